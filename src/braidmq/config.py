@@ -1,0 +1,370 @@
+"""Every option Braid has, in one place: name, unit, default, bounds and why one would change it.
+
+There are two tables. `SERVER` holds what belongs to a broker process. `TOPIC` holds what a topic may
+override; the same names given to the broker (`-o retention.ms=…`) become the defaults of all its topics.
+The names are Kafka's wherever Kafka has the option. Values arrive as text from a file, the
+environment (`BRAID_RETENTION_MS`), the command line or an admin client, and pass through `Option.parse`,
+which is the only place that decides what is valid.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+MS_PER_DAY = 86_400_000
+NO_LIMIT = -1
+INT64_MAX = 2**63 - 1
+
+
+class ConfigError(Exception):
+    """An option's name or value that cannot be used; the text says what would be right."""
+
+
+class Flush(StrEnum):
+    """What an acks=all answer means on one machine."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class TimestampType(StrEnum):
+    CREATE = "CreateTime"
+    APPEND = "LogAppendTime"
+
+
+class Kind(StrEnum):
+    """How an option's text is read, in the words DescribeConfigs uses for it."""
+
+    INT = "int"
+    LONG = "long"
+    BOOL = "boolean"
+    STRING = "string"
+    LIST = "list"
+    DOUBLE = "double"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: what it is called, what it may be, and the sentence that explains it."""
+
+    name: str
+    kind: Kind
+    default: Any
+    why: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    check: Callable[[Any], str | None] | None = None
+
+    @property
+    def attribute(self) -> str:
+        return self.name.replace(".", "_")
+
+    @property
+    def environment(self) -> str:
+        return "BRAID_" + self.name.replace(".", "_").upper()
+
+    def parse(self, text: object) -> Any:
+        """The typed value of `text`, or ConfigError naming the option, the value and the bounds."""
+        value = self._convert(text)
+        if self.low is not None and value < self.low or self.high is not None and value > self.high:
+            raise ConfigError(f"{self.name}={text} is out of bounds; it must be {self.bounds()}")
+        if self.choices:
+            for item in value if self.kind is Kind.LIST else (value,):
+                if item not in self.choices:
+                    raise ConfigError(f"{self.name}={text} is not one of {', '.join(self.choices)}")
+        if self.check is not None and (complaint := self.check(value)):
+            raise ConfigError(f"{self.name}={text}: {complaint}")
+        return value
+
+    def _convert(self, text: object) -> Any:
+        if self.kind is Kind.LIST:
+            items = text if isinstance(text, (list, tuple)) else str(text).split(",")
+            return tuple(str(item).strip() for item in items if str(item).strip())
+        if self.kind is Kind.BOOL:
+            lowered = str(text).strip().lower()
+            if lowered not in ("true", "false"):
+                raise ConfigError(f"{self.name}={text} is not true or false")
+            return lowered == "true"
+        if self.kind is Kind.STRING:
+            return str(text)
+        try:
+            return float(str(text)) if self.kind is Kind.DOUBLE else int(str(text).replace("_", ""))
+        except ValueError:
+            raise ConfigError(f"{self.name}={text} is not a number; it must be {self.bounds()}") from None
+
+    def bounds(self) -> str:
+        """The permitted values in words, for messages, `braid config` and the docs."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.low is not None and self.high is not None:
+            return f"from {self.low:,} to {self.high:,}"
+        return f"at least {self.low:,}" if self.low is not None else self.kind.value
+
+    def text(self, value: Any) -> str:
+        """The value as it is written in files and sent to admin clients."""
+        if self.kind is Kind.BOOL:
+            return "true" if value else "false"
+        return ",".join(value) if self.kind is Kind.LIST else str(value)
+
+
+def _refuse_compaction(policies: tuple[str, ...]) -> str | None:
+    if "compact" in policies:
+        return "log compaction is not part of this release; use cleanup.policy=delete"
+    return None
+
+
+SERVER: tuple[Option, ...] = (
+    Option("node.id", Kind.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
+    Option("auto.create.topics.enable", Kind.BOOL, True,
+           "Create a topic when a client first asks for it; turn off where topics are managed by hand."),
+    Option("num.partitions", Kind.INT, 4, "Partitions of a topic whose creator does not say.", low=1, high=10_000),
+    Option("partitions.max", Kind.INT, 100_000,
+           "Partitions this broker holds at most; a guard against a runaway creator.", low=1, high=10_000_000),
+    Option("net.connections.max", Kind.INT, 16_000,
+           "Connections held at once; more are closed as they arrive. Capped by the open-file limit.",
+           low=1, high=1_000_000),
+    Option("net.connections.per.ip.max", Kind.INT, 16_000,
+           "Connections from one address; lower it so that one host cannot take every place.", low=1, high=1_000_000),
+    Option("net.frame.bytes.max", Kind.INT, 104_857_600,
+           "Largest request accepted; a longer one closes the connection.", "bytes", low=1024, high=2**31 - 1),
+    Option("net.inflight.bytes.max", Kind.LONG, 268_435_456,
+           "Bytes of half-received requests held for all connections; past it, reading pauses.",
+           "bytes", low=1_048_576, high=2**40),
+    Option("net.connection.requests.max", Kind.INT, 1_000,
+           "Requests of one connection that may wait for an answer; past it, reading pauses.", low=1, high=1_000_000),
+    Option("net.connection.send.bytes.max", Kind.INT, 4_194_304,
+           "Answers queued to a client that does not read; past it, its requests are not read.",
+           "bytes", low=4096, high=2**31 - 1),
+    Option("net.idle.ms", Kind.LONG, 600_000, "A connection silent for this long is closed.", "ms",
+           low=1000, high=MS_PER_DAY),
+    Option("net.frame.timeout.ms", Kind.LONG, 60_000,
+           "A request whose bytes take longer than this to arrive closes its connection.", "ms",
+           low=100, high=MS_PER_DAY),
+    Option("net.drain.ms", Kind.LONG, 5_000, "Time given to answers under way when the broker stops.", "ms",
+           low=0, high=600_000),
+    Option("fetch.wait.max.ms", Kind.LONG, 300_000, "Longest wait of a fetch, whatever the client asks.", "ms",
+           low=0, high=MS_PER_DAY),
+    Option("fetch.bytes.max", Kind.INT, 57_671_680, "Most bytes one fetch answer carries.", "bytes",
+           low=1024, high=2**31 - 1),
+    Option("fetch.sessions.max", Kind.INT, 1_000,
+           "Incremental fetch sessions remembered; past it the idlest is dropped and its client starts anew.",
+           low=0, high=1_000_000),
+    Option("log.files.open.max", Kind.INT, 1_024,
+           "Segment and index files kept open; more partitions than this still work, reopening as needed.",
+           low=16, high=1_000_000),
+    Option("log.sync.threads", Kind.INT, 4, "Threads that wait for the disk in group commits.", low=1, high=64),
+    Option("log.checkpoint.interval.ms", Kind.LONG, 5_000,
+           "How often recovery points are written; shorter means less to check after a crash.", "ms",
+           low=100, high=MS_PER_DAY),
+    Option("log.retention.check.interval.ms", Kind.LONG, 10_000,
+           "How often expired segments and the disk's level are looked at.", "ms", low=100, high=MS_PER_DAY),
+    Option("log.cleanup.hour", Kind.INT, 4,
+           "Local hour in which retention of a day or more is applied, so that the work falls into a quiet"
+           " time; -1 applies it at every check. Shorter retention and a filling disk never wait for it.",
+           low=-1, high=23),
+    Option("disk.clean.percent", Kind.INT, 75, "Disk use at which expired segments go at once.", "%", low=1, high=100),
+    Option("disk.force.percent", Kind.INT, 85, "Disk use at which the oldest segments go, expired or not.", "%",
+           low=1, high=100),
+    Option("disk.full.percent", Kind.INT, 95, "Disk use at which writes are refused; reads go on.", "%",
+           low=1, high=100),
+    Option("producer.id.expiration.ms", Kind.LONG, MS_PER_DAY,
+           "An idempotent producer silent for this long is forgotten.", "ms", low=1000, high=365 * MS_PER_DAY),
+    Option("producer.ids.per.partition.max", Kind.INT, 10_000,
+           "Idempotent producers remembered per partition; past it the longest silent is forgotten.",
+           low=1, high=10_000_000),
+)
+
+TOPIC: tuple[Option, ...] = (
+    Option("cleanup.policy", Kind.LIST, ("delete",), "What happens to old segments.",
+           choices=("delete", "compact"), check=_refuse_compaction),
+    Option("compression.type", Kind.STRING, "producer",
+           "Codec on disk; `producer` keeps what the client sent, anything else is recompressed by the broker.",
+           choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+    Option("delete.retention.ms", Kind.LONG, MS_PER_DAY, "How long tombstones stay in a compacted topic.", "ms",
+           low=0, high=INT64_MAX),
+    Option("file.delete.delay.ms", Kind.LONG, 60_000,
+           "Time between dropping a segment and removing its file.", "ms", low=0, high=INT64_MAX),
+    Option("flush", Kind.STRING, Flush.SYNC.value,
+           "sync: acks=all is answered, and records become readable, once they are on disk (group commit);"
+           " async: once they are in the page cache, flushed by flush.messages and flush.ms.",
+           choices=("sync", "async")),
+    Option("flush.messages", Kind.LONG, INT64_MAX, "With flush=async: records after which a flush is forced.",
+           low=1, high=INT64_MAX),
+    Option("flush.ms", Kind.LONG, INT64_MAX, "With flush=async: age of the oldest unflushed record that forces a flush.",
+           "ms", low=0, high=INT64_MAX),
+    Option("index.interval.bytes", Kind.INT, 4_096, "Log bytes between two index entries.", "bytes",
+           low=64, high=2**31 - 1),
+    Option("max.message.bytes", Kind.INT, 1_048_588, "Largest record batch accepted.", "bytes", low=64, high=2**31 - 1),
+    Option("message.timestamp.type", Kind.STRING, TimestampType.CREATE.value,
+           "Whose clock stamps a record: the producer's or the broker's.", choices=("CreateTime", "LogAppendTime")),
+    Option("message.timestamp.before.max.ms", Kind.LONG, INT64_MAX,
+           "A record may be stamped this long before the broker's time.", "ms", low=0, high=INT64_MAX),
+    Option("message.timestamp.after.max.ms", Kind.LONG, 3_600_000,
+           "A record may be stamped this long after the broker's time; a wild future stamp would never expire.",
+           "ms", low=0, high=INT64_MAX),
+    Option("min.insync.replicas", Kind.INT, 1, "Copies that must hold a record before acks=all is answered.",
+           low=1, high=32_767),
+    Option("retention.bytes", Kind.LONG, NO_LIMIT, "Size per partition past which the oldest segments go; -1: no limit.",
+           "bytes", low=-1, high=INT64_MAX),
+    Option("retention.ms", Kind.LONG, 7 * MS_PER_DAY, "Age past which segments go; -1: never.", "ms",
+           low=-1, high=INT64_MAX),
+    Option("segment.bytes", Kind.INT, 1_073_741_824, "Size at which a segment is closed and the next begun.", "bytes",
+           low=1024, high=2**31 - 1),
+    Option("segment.ms", Kind.LONG, 7 * MS_PER_DAY,
+           "Age at which a segment is closed even if small, so that retention can reach it.", "ms",
+           low=1, high=INT64_MAX),
+    Option("unclean.leader.election.enable", Kind.BOOL, False,
+           "Let a replica that may lack acked records lead; availability over durability."),
+)
+
+SERVER_BY_NAME: Mapping[str, Option] = {option.name: option for option in SERVER}
+TOPIC_BY_NAME: Mapping[str, Option] = {option.name: option for option in TOPIC}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's options, typed: its own overrides on the broker's defaults."""
+
+    cleanup_policy: tuple[str, ...]
+    compression_type: str
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    flush: str
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    message_timestamp_type: str
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    min_insync_replicas: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+
+    @property
+    def syncs(self) -> bool:
+        return self.flush == Flush.SYNC.value
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A broker's options, typed, and the topic defaults that go with them."""
+
+    node_id: int
+    auto_create_topics_enable: bool
+    num_partitions: int
+    partitions_max: int
+    net_connections_max: int
+    net_connections_per_ip_max: int
+    net_frame_bytes_max: int
+    net_inflight_bytes_max: int
+    net_connection_requests_max: int
+    net_connection_send_bytes_max: int
+    net_idle_ms: int
+    net_frame_timeout_ms: int
+    net_drain_ms: int
+    fetch_wait_max_ms: int
+    fetch_bytes_max: int
+    fetch_sessions_max: int
+    log_files_open_max: int
+    log_sync_threads: int
+    log_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    log_cleanup_hour: int
+    disk_clean_percent: int
+    disk_force_percent: int
+    disk_full_percent: int
+    producer_id_expiration_ms: int
+    producer_ids_per_partition_max: int
+    given: Mapping[str, str]
+    """The options somebody set, as text, by name; the rest are defaults."""
+
+    def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """The effective options of a topic with these overrides."""
+        values = {option.attribute: option.default for option in TOPIC}
+        for source in (self.given, overrides):
+            for name, text in source.items():
+                if name in TOPIC_BY_NAME:
+                    values[TOPIC_BY_NAME[name].attribute] = TOPIC_BY_NAME[name].parse(text)
+        return TopicConfig(**values)
+
+
+def configure(given: Mapping[str, object] | None = None) -> Config:
+    """A Config from names and values, all checked; unknown names get the closest right one."""
+    given = given or {}
+    values = {option.attribute: option.default for option in SERVER}
+    texts: dict[str, str] = {}
+    for name, value in given.items():
+        option = find(name, (*SERVER, *TOPIC))
+        parsed = option.parse(value)
+        texts[option.name] = option.text(parsed)
+        if option.name in SERVER_BY_NAME:
+            values[option.attribute] = parsed
+    return Config(**values, given=texts)
+
+
+def check_topic_overrides(overrides: Mapping[str, str]) -> None:
+    """Raises ConfigError when a topic option is unknown or its value invalid."""
+    for name, text in overrides.items():
+        find(name, TOPIC).parse(text)
+
+
+def find(name: str, options: Iterable[Option]) -> Option:
+    """The option called `name`, or ConfigError with the closest name there is."""
+    by_name = {option.name: option for option in options}
+    if name in by_name:
+        return by_name[name]
+    close = difflib.get_close_matches(name, by_name, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "; `braid config` lists them all"
+    raise ConfigError(f"unknown option {name}{hint}")
+
+
+def gather(
+    file: Path | None = None, settings: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Options from a TOML file, then `BRAID_…` variables, then `name=value` settings; later ones win."""
+    given: dict[str, object] = dict(_from_file(file)) if file is not None else {}
+    environment = os.environ if environment is None else environment
+    for option in (*SERVER, *TOPIC):
+        if option.environment in environment:
+            given[option.name] = environment[option.environment]
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"{setting!r} is not of the form name=value")
+        given[name.strip()] = value.strip()
+    return given
+
+
+def _from_file(file: Path) -> Mapping[str, object]:
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    flat: dict[str, object] = {}
+    _flatten(tree, "", flat)
+    return flat
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str, into: dict[str, object]) -> None:
+    # `flush` is both an option and the first word of others, so a table may carry its own value as "".
+    for key, value in tree.items():
+        name = f"{prefix}.{key}" if prefix and key else prefix or key
+        if isinstance(value, dict):
+            _flatten(value, name, into)
+        else:
+            into[name] = value
