@@ -1,0 +1,234 @@
+"""The four codecs of record batches behind two calls: `deflate` and `inflate`.
+
+`inflate` is the only way compressed bytes from outside are opened. Its caller names the most bytes it is
+willing to hold, and no codec gets a larger buffer, whatever the input declares about itself: output goes
+into a buffer of our own size, never into one sized by the sender. Declared sizes are used as a first
+guess and disbelieved when the input is too short to hold that much; a guess that proves too small is
+multiplied until the cap.
+
+What is written is what Kafka's Java client can read, as it is the strictest reader: snappy in the framing
+of xerial's snappy-java, and lz4 frames of independent 64 KiB blocks (linked blocks are refused there).
+What is read is wider: raw snappy too, any lz4 frame, gzip of several members, zstd of several frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+from braidmq.wire.errors import ApiError, ErrorCode
+
+Buffer = bytes | bytearray | memoryview
+
+GZIP_LEVEL = 6
+ZSTD_LEVEL = 3
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01"
+XERIAL_BLOCK_BYTES = 32 * 1024
+# Magic, flags (version 1, independent blocks), block size (64 KiB), and the checksum of those two bytes.
+LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+LZ4_BLOCK_BYTES = 64 * 1024
+LZ4_STORED = 0x8000_0000
+LZ4_END = b"\x00\x00\x00\x00"
+
+# The densest snappy element is a copy of 64 bytes written in 3; a longer claim is a lie.
+SNAPPY_RATIO_MAX = 22
+GUESS_RATIO = 8
+GUESS_RATIO_MAX = 64
+GUESS_BYTES_MIN = 4096
+GROWTH = 8
+
+
+class Codec(IntEnum):
+    """The codec of a batch, as its attributes' lowest three bits name it."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def deflate(codec: Codec, payload: Buffer) -> Buffer:
+    """`payload` compressed; the same object back for `Codec.NONE`."""
+    return _DEFLATE[codec](payload)
+
+
+def inflate(codec: Codec, payload: Buffer, bytes_max: int) -> Buffer:
+    """`payload` decompressed into at most `bytes_max` bytes.
+
+    ApiError: MESSAGE_TOO_LARGE when it would need more, CORRUPT_MESSAGE when it is not what `codec` writes.
+    """
+    if codec == Codec.NONE:
+        if len(payload) > bytes_max:
+            raise _too_large(codec, bytes_max)
+        return payload
+    if codec == Codec.SNAPPY:
+        return _inflate_snappy(payload, bytes_max)
+    return _inflate_growing(codec, payload, bytes_max)
+
+
+def _too_large(codec: Codec, bytes_max: int) -> ApiError:
+    return ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE, f"{codec.name.lower()} payload opens to more than {bytes_max} bytes"
+    )
+
+
+def _corrupt(codec: Codec, why: object) -> ApiError:
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{codec.name.lower()} payload cannot be opened: {why}")
+
+
+# Reading
+
+
+def _inflate_growing(codec: Codec, payload: Buffer, bytes_max: int) -> memoryview:
+    """Try with a buffer that is probably right, then with larger ones up to the cap.
+
+    A too small buffer and a damaged input look alike from here (the codec raises one error type for both), so
+    the cap itself is tried before giving up; the tries form a geometric series, so they cost little more
+    than the last one.
+    """
+    into = _DECOMPRESS_INTO[codec]
+    capacity = min(_guess_bytes(codec, payload), bytes_max)
+    while True:
+        room = bytearray(capacity)
+        try:
+            return memoryview(room)[: into(payload, room)]
+        except cramjam.DecompressionError as error:
+            if capacity < bytes_max:
+                capacity = min(capacity * GROWTH, bytes_max)
+                continue
+            # The text is Rust's own for a full slice; it only chooses between two refusals.
+            if "whole buffer" in str(error):
+                raise _too_large(codec, bytes_max) from None
+            raise _corrupt(codec, error) from None
+
+
+def _guess_bytes(codec: Codec, payload: Buffer) -> int:
+    """How much room to try first: the declared size if believable, else a few times the input."""
+    declared = _DECLARED[codec](payload) if codec in _DECLARED else 0
+    if 0 < declared <= len(payload) * GUESS_RATIO_MAX:
+        return declared
+    return max(len(payload) * GUESS_RATIO, GUESS_BYTES_MIN)
+
+
+def _gzip_declared(payload: Buffer) -> int:
+    """The last four bytes of a member: its length modulo 2^32."""
+    return int.from_bytes(payload[-4:], "little")
+
+
+def _zstd_declared(payload: Buffer) -> int:
+    """The frame content size of the first frame (RFC 8878, 3.1.1.1), or 0 when it has none."""
+    if len(payload) < 18:
+        return 0
+    descriptor = payload[4]
+    single_segment = descriptor >> 5 & 1
+    size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
+    at = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    declared = int.from_bytes(payload[at : at + size_bytes], "little")
+    return declared + 256 if size_bytes == 2 else declared
+
+
+def _inflate_snappy(payload: Buffer, bytes_max: int) -> Buffer:
+    framed = payload[: len(XERIAL_MAGIC)] == XERIAL_MAGIC
+    blocks = _xerial_blocks(payload) if framed else [memoryview(payload)]
+    sizes = [_snappy_declared(block) for block in blocks]
+    total = sum(sizes)
+    if total > bytes_max:
+        raise _too_large(Codec.SNAPPY, bytes_max)
+    room = memoryview(bytearray(total))
+    at = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        try:
+            cramjam.snappy.decompress_raw_into(block, room[at : at + size])
+        except cramjam.DecompressionError as error:
+            raise _corrupt(Codec.SNAPPY, error) from None
+        at += size
+    return room
+
+
+def _xerial_blocks(payload: Buffer) -> list[memoryview]:
+    """The raw snappy blocks of xerial's framing: after the header, each behind its 4-byte length."""
+    view = memoryview(payload)
+    blocks = []
+    at = len(XERIAL_HEADER)
+    if len(view) < at:
+        raise _corrupt(Codec.SNAPPY, "cut inside the xerial header")
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "big", signed=True)
+        at += 4
+        if size <= 0 or at + size > len(view):
+            raise _corrupt(Codec.SNAPPY, f"block of {size} bytes where {len(view) - at} are left")
+        blocks.append(view[at : at + size])
+        at += size
+    return blocks
+
+
+def _snappy_declared(block: memoryview) -> int:
+    """The length a raw block declares, refused when the block is too short to hold that much."""
+    try:
+        declared = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise _corrupt(Codec.SNAPPY, error) from None
+    if declared > len(block) * SNAPPY_RATIO_MAX:
+        raise _corrupt(Codec.SNAPPY, f"{declared} bytes declared in a block of {len(block)}")
+    return declared
+
+
+# Writing
+
+
+def _store(payload: Buffer) -> Buffer:
+    return payload
+
+
+def _deflate_gzip(payload: Buffer) -> Buffer:
+    return bytes(cramjam.gzip.compress(payload, GZIP_LEVEL))
+
+
+def _deflate_zstd(payload: Buffer) -> Buffer:
+    return bytes(cramjam.zstd.compress(payload, ZSTD_LEVEL))
+
+
+def _deflate_snappy(payload: Buffer) -> Buffer:
+    view = memoryview(payload)
+    out = bytearray(XERIAL_HEADER)
+    for at in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + XERIAL_BLOCK_BYTES]))
+        out += len(block).to_bytes(4, "big")
+        out += block
+    return out
+
+
+def _deflate_lz4(payload: Buffer) -> Buffer:
+    view = memoryview(payload)
+    out = bytearray(LZ4_HEADER)
+    for at in range(0, len(view), LZ4_BLOCK_BYTES):
+        plain = view[at : at + LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            out += len(block).to_bytes(4, "little")
+            out += block
+        else:
+            out += (len(plain) | LZ4_STORED).to_bytes(4, "little")
+            out += plain
+    out += LZ4_END
+    return out
+
+
+_DEFLATE: dict[Codec, Callable[[Buffer], Buffer]] = {
+    Codec.NONE: _store,
+    Codec.GZIP: _deflate_gzip,
+    Codec.SNAPPY: _deflate_snappy,
+    Codec.LZ4: _deflate_lz4,
+    Codec.ZSTD: _deflate_zstd,
+}
+_DECLARED: dict[Codec, Callable[[Buffer], int]] = {Codec.GZIP: _gzip_declared, Codec.ZSTD: _zstd_declared}
+_DECOMPRESS_INTO: dict[Codec, Callable[[Any, Any], int]] = {
+    Codec.GZIP: cramjam.gzip.decompress_into,
+    Codec.LZ4: cramjam.lz4.decompress_into,
+    Codec.ZSTD: cramjam.zstd.decompress_into,
+}
