@@ -1,0 +1,65 @@
+"""What is measured, in which unit, which direction is better, and the ratio to Kafka that is aimed at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Better(StrEnum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One kind of figure. `target` is the wanted Braid/Kafka ratio; None: shown, not judged."""
+
+    name: str
+    unit: str
+    better: Better
+    target: float | None
+
+    def hit(self, ratio: float) -> bool | None:
+        if self.target is None:
+            return None
+        return ratio >= self.target if self.better is Better.HIGHER else ratio <= self.target
+
+    def aim(self) -> str:
+        if self.target is None:
+            return ""
+        return f"{'≥' if self.better is Better.HIGHER else '≤'} {self.target:g}×"
+
+
+BYTES_RATE = Metric("throughput", "MB/s", Better.HIGHER, 1.0)
+MESSAGE_RATE = Metric("messages", "msg/s", Better.HIGHER, 1.0)
+REQUEST_RATE = Metric("requests", "req/s", Better.HIGHER, 1.0)
+P50 = Metric("p50", "ms", Better.LOWER, None)
+P99 = Metric("p99", "ms", Better.LOWER, 0.5)
+P999 = Metric("p99.9", "ms", Better.LOWER, None)
+CPU_PER_GB = Metric("CPU", "s/GB", Better.LOWER, 0.5)
+CPU_PER_MILLION = Metric("CPU", "s/M msg", Better.LOWER, 0.5)
+RSS_IDLE = Metric("RSS idle", "MB", Better.LOWER, 0.1)
+RSS_LOADED = Metric("RSS peak", "MB", Better.LOWER, 0.1)
+START = Metric("start to first ack", "s", Better.LOWER, 0.1)
+CREATION = Metric("creation", "s", Better.LOWER, None)
+
+ALL = (
+    BYTES_RATE, MESSAGE_RATE, REQUEST_RATE, P50, P99, P999, CPU_PER_GB, CPU_PER_MILLION, RSS_IDLE, RSS_LOADED,
+    START, CREATION,
+)  # fmt: skip
+BY_KEY = {(metric.name, metric.unit): metric for metric in ALL}
+
+Figures = dict[Metric, float]
+"""What one run of one load found."""
+
+
+def latencies(samples_s: list[float]) -> Figures:
+    """p50, p99 and p99.9 of the samples, in milliseconds."""
+    ordered = sorted(samples_s)
+    last = len(ordered) - 1
+
+    def quantile(share: float) -> float:
+        return ordered[min(last, int(share * len(ordered)))] * 1000
+
+    return {P50: quantile(0.50), P99: quantile(0.99), P999: quantile(0.999)}
