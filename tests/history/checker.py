@@ -146,7 +146,9 @@ class History:
             state.values[offset] = value
         elif known != value:
             self._find(
-                Violation.INCONSISTENT_OFFSET, partition, offset,
+                Violation.INCONSISTENT_OFFSET,
+                partition,
+                offset,
                 f"held {_name(known)}, then {source} showed {_name(value)}",
             )
         if number >= self._sent_next.get(sender, 0):
@@ -161,16 +163,15 @@ class History:
                 self._find(Violation.UNSEEN, partition, offset, detail)
 
     def _check_order(self, partition: int, offset: int, sender: int, number: int) -> None:
-        name = _name(sender << NUMBER_BITS | number)
         seen = self._seen.setdefault(sender, bytearray())
         byte, bit = number >> 3, 1 << (number & 7)
         if byte >= len(seen):
             seen.extend(bytes(byte + 1 - len(seen)))
         last = self._last_read.get((sender, partition), -1)
         if seen[byte] & bit:
-            self._find(Violation.DUPLICATE, partition, offset, f"{name} came before")
+            self._find(Violation.DUPLICATE, partition, offset, f"{number} of sender {sender} came before")
         elif number < last:
-            self._find(Violation.REORDERED, partition, offset, f"{name} comes after {last}")
+            self._find(Violation.REORDERED, partition, offset, f"{number} of sender {sender} is after {last}")
         seen[byte] |= bit
         self._last_read[sender, partition] = max(last, number)
 

@@ -1,0 +1,50 @@
+"""The server under test: a Braid broker of our own, or any Kafka named by BRAID_COMPAT_BOOTSTRAP.
+
+The suite speaks only through stock clients, so it says the same thing of every server; `scripts/compat` runs
+it against Apache Kafka as well, which proves that the tests demand what Kafka does, not what we imagine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.compat import confluent_calls
+
+with warnings.catch_warnings():
+    # kafka-python loads its schemas with a call that newer Pythons deprecate; only our warnings are errors.
+    warnings.simplefilter("ignore")
+    import kafka  # noqa: F401
+
+FOREIGN_SERVER = "BRAID_COMPAT_BOOTSTRAP"
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    foreign = os.environ.get(FOREIGN_SERVER)
+    if foreign:
+        yield foreign
+        return
+    from braidmq import testing
+
+    with testing.broker() as server:
+        yield server.bootstrap
+
+
+@pytest.fixture(scope="session")
+def new_name() -> Callable[[], str]:
+    """Topic names that no earlier run on the same server has used."""
+    run, count = uuid.uuid4().hex[:8], itertools.count()
+    return lambda: f"compat-{run}-{next(count)}"
+
+
+@pytest.fixture
+def topic(bootstrap: str, new_name: Callable[[], str]) -> str:
+    """A fresh topic of two partitions, made by a client other than most of those tested on it."""
+    name = new_name()
+    confluent_calls.create_topic(bootstrap, name, partitions=2)
+    return name
