@@ -30,7 +30,11 @@ def kernel() -> list[Extension]:
         return []
     source = "src/braidmq/wire/kernel.py"
     extension = Extension(
-        "braidmq.wire.kernel", [source], depends=[source.replace(".py", ".pxd")], optional=True
+        "braidmq.wire.kernel",
+        [source],
+        depends=[source.replace(".py", ".pxd")],
+        extra_compile_args=["-g0"],  # debug symbols make it five times as large
+        optional=True,
     )
     translated: list[Extension] = cythonize(
         [extension], build_dir="build/cython", compiler_directives=DIRECTIVES

@@ -11,7 +11,8 @@ cdef span_t BAD_SPAN
 @cython.locals(end=Py_ssize_t, index=Py_ssize_t, span=span_t)
 cpdef Py_ssize_t walk_records(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count) except -2
 
-@cython.locals(end=Py_ssize_t, span=span_t, delta=cython.longlong, rows=list, headers=list)
+@cython.locals(view="const unsigned char[::1]", end=Py_ssize_t, span=span_t, delta=cython.longlong, rows=list,
+               headers=list)
 cpdef tuple decode_records(
     bytes payload, Py_ssize_t at, Py_ssize_t count, long long base_offset, long long timestamp, bint fixed_timestamp
 )
@@ -33,7 +34,7 @@ cdef span_t _scan(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t end) 
 cdef Py_ssize_t _skip_headers(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t end, long long count) noexcept
 
 @cython.locals(length=cython.longlong, headers=list)
-cdef list _decode_headers(bytes payload, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count)
+cdef list _decode_headers(bytes payload, const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count)
 
 cdef Py_ssize_t _past(Py_ssize_t at, long long length, long long length_min, Py_ssize_t end) noexcept
 

@@ -28,7 +28,7 @@ RECORD_BYTES_MIN = 6
 INT32_SHIFT_MAX = 28
 INT64_SHIFT_MAX = 63
 INT64_MAX = 9223372036854775807
-INT64_MIN = -9223372036854775807 - 1
+INT64_MIN = -INT64_MAX - 1
 BAD_SPAN: Span = (-1, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -56,15 +56,16 @@ def decode_records(
     ValueError when one is malformed.
     """
     rows: list[Row] = []
+    view: Buffer = payload
     end = len(payload)
     for _ in range(count):
-        span = _scan(payload, at, end)
+        span = _scan(view, at, end)
         delta = 0 if fixed_timestamp else span[1]
         if span[0] < 0 or _overflows(base_offset, span[2]) or _overflows(timestamp, delta):
             raise ValueError(f"the record at byte {at} is malformed")
         key = payload[span[3] : span[3] + span[4]] if span[4] >= 0 else None
         value = payload[span[5] : span[5] + span[6]] if span[6] >= 0 else None
-        headers = _decode_headers(payload, span[7], span[0], span[8]) if span[8] else []
+        headers = _decode_headers(payload, view, span[7], span[0], span[8]) if span[8] else []
         rows.append((base_offset + span[2], timestamp + delta, key, value, headers))
         at = span[0]
     return rows, at
@@ -156,13 +157,15 @@ def _skip_headers(view: Buffer, at: int, end: int, count: int) -> int:
     return at
 
 
-def _decode_headers(payload: bytes, at: int, end: int, count: int) -> list[tuple[str, bytes | None]]:
+def _decode_headers(
+    payload: bytes, view: Buffer, at: int, end: int, count: int
+) -> list[tuple[str, bytes | None]]:
     """Headers that `_skip_headers` has found sound. Names that are not UTF-8 survive a round trip."""
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, at = _varint(payload, at, end, INT32_SHIFT_MAX)
+        length, at = _varint(view, at, end, INT32_SHIFT_MAX)
         name = payload[at : at + length].decode("utf-8", "surrogateescape")
-        length, at = _varint(payload, at + length, end, INT32_SHIFT_MAX)
+        length, at = _varint(view, at + length, end, INT32_SHIFT_MAX)
         headers.append((name, payload[at : at + length] if length >= 0 else None))
         if length > 0:
             at += length
