@@ -1,0 +1,10 @@
+"""The messages Braid speaks, one module per area, in the notation of `braidmq.wire.schema`.
+
+Field and class names are Kafka's, versions are those of Kafka 4.2. Importing this package defines them all.
+"""
+
+from __future__ import annotations
+
+from braidmq.wire.messages import fetch, metadata, offsets, produce, producers, topics, versions
+
+__all__ = ["fetch", "metadata", "offsets", "produce", "producers", "topics", "versions"]
