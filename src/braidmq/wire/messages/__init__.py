@@ -5,6 +5,30 @@ Field and class names are Kafka's, versions are those of Kafka 4.2. Importing th
 
 from __future__ import annotations
 
-from braidmq.wire.messages import fetch, metadata, offsets, produce, producers, topics, versions
+from braidmq.wire.messages import (
+    cluster,
+    commits,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+    versions,
+)
 
-__all__ = ["fetch", "metadata", "offsets", "produce", "producers", "topics", "versions"]
+__all__ = [
+    "cluster",
+    "commits",
+    "configs",
+    "fetch",
+    "groups",
+    "metadata",
+    "offsets",
+    "produce",
+    "producers",
+    "topics",
+    "versions",
+]
