@@ -19,7 +19,7 @@ cpdef tuple decode_records(
 
 @cython.locals(body=bytearray)
 cpdef append_record(
-    bytearray out, long long offset_delta, long long timestamp_delta, bytes key, bytes value, object headers
+    bytearray out, long long offset_delta, long long timestamp_delta, object key, object value, object headers
 )
 
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, left=Py_ssize_t, word=cython.uint, mixed=cython.uint)
@@ -44,6 +44,6 @@ cdef (long long, Py_ssize_t) _varint(const unsigned char[::1] view, Py_ssize_t a
 @cython.locals(raw=cython.ulonglong)
 cdef int _put_varint(bytearray out, long long value) except -1
 
-cdef int _put_bytes(bytearray out, bytes content) except -1
+cdef int _put_bytes(bytearray out, object content) except -1
 
 cdef bint _overflows(long long start, long long delta) noexcept

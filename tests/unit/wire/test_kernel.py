@@ -1,0 +1,215 @@
+"""The record kernel, as Python and as compiled C: one source, equal results, right or wrong input alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import braidmq.wire
+
+WIRE = Path(braidmq.wire.__file__).parent
+ROOT = Path(__file__).parents[3]
+INT64 = st.integers(-(2**63), 2**63 - 1)
+optional_bytes = st.none() | st.binary(max_size=100)
+header_lists = st.lists(st.tuples(st.text(max_size=8), optional_bytes), max_size=4)
+record_lists = st.lists(
+    st.tuples(INT64, optional_bytes, optional_bytes, header_lists), min_size=1, max_size=12
+)
+
+
+def load(path: Path) -> ModuleType:
+    """The kernel from that very file, whichever of the two the package itself would import."""
+    spec = importlib.util.spec_from_file_location("braidmq.wire.kernel", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = load(WIRE / "kernel.py")
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The kernel compiled by the project's own setup.py, in a directory of its own."""
+    pytest.importorskip("Cython")
+    if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
+        pytest.skip("there is no C compiler here")
+    where = tmp_path_factory.mktemp("kernel")
+    (where / "src/braidmq/wire").mkdir(parents=True)
+    shutil.copy(ROOT / "setup.py", where)
+    for name in ("kernel.py", "kernel.pxd"):
+        shutil.copy(WIRE / name, where / "src/braidmq/wire")
+    for package in ("braidmq", "braidmq/wire"):
+        (where / "src" / package / "__init__.py").touch()
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "out"],
+        cwd=where, check=True, capture_output=True, timeout=110,
+    )  # fmt: skip
+    (built,) = (where / "out/braidmq/wire").glob("kernel.*.so")
+    return load(built)
+
+
+def encoded(kernel: ModuleType, rows: list[tuple[Any, ...]]) -> bytes:
+    out = bytearray()
+    for index, (delta, key, value, headers) in enumerate(rows):
+        kernel.append_record(out, index, delta, key, value, headers)
+    return bytes(out)
+
+
+def outcome(call: Callable[..., object], *arguments: object) -> object:
+    """What a call gives, or what it raises, so that two kernels can be compared."""
+    try:
+        return call(*arguments)
+    except ValueError as error:
+        return str(error)
+
+
+def test_the_plain_source_knows_that_it_is_not_compiled() -> None:
+    """P2: COMPILED tells which of the two runs."""
+    assert PLAIN.COMPILED is False
+
+
+@given(rows=record_lists)
+def test_records_come_back_as_they_were_appended(rows: list[tuple[Any, ...]]) -> None:
+    """P5: encode and decode are inverse, and the walk agrees."""
+    payload = encoded(PLAIN, rows)
+    decoded, end = PLAIN.decode_records(payload, 0, len(rows), 0, 0, False)
+    assert end == len(payload)
+    assert decoded == [(index, *row) for index, row in enumerate(rows)]
+    assert PLAIN.walk_records(payload, 0, len(rows)) == -1
+
+
+@given(rows=record_lists, cut=st.integers(1, 200))
+def test_a_cut_payload_is_found(rows: list[tuple[Any, ...]], cut: int) -> None:
+    """W5: the walk and the decoder see every missing byte."""
+    payload = encoded(PLAIN, rows)[:-cut]
+    assert 0 <= PLAIN.walk_records(payload, 0, len(rows)) < len(rows)
+    with pytest.raises(ValueError, match="malformed"):
+        PLAIN.decode_records(payload, 0, len(rows), 0, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "verdict"),
+    [
+        pytest.param("0c 00 00 00 01 01 00", -1, id="the smallest record"),
+        pytest.param("0c 00 00 00 01 01 00 00", 1, id="a byte left over"),
+        pytest.param("0c 00 00 02 01 01 00", 0, id="offset delta 1 in the first record"),
+        pytest.param("0a 00 00 00 01 01", 0, id="a length too short for any record"),
+        pytest.param("0e 00 00 00 01 01 00", 0, id="a length past the end"),
+        pytest.param("0b 00 00 00 01 01 00", 0, id="a negative length"),
+        pytest.param("ff ff ff ff 0f 00 00 00 01 01 00", 0, id="the most negative length"),
+        pytest.param("8c 80 80 80 00 00 00 00 01 01 00", -1, id="a length in its longest form"),
+        pytest.param("8c 80 80 80 80 00 00 00 00 01 01 00", 0, id="an overlong length"),
+        pytest.param("8c 80 80 80 10 00 00 00 01 01 00", 0, id="a length of 33 bits"),
+        pytest.param("1e 00 80 80 80 80 80 80 80 80 80 01 00 01 01 00", -1, id="a delta in its longest form"),
+        pytest.param("1e 00 80 80 80 80 80 80 80 80 80 02 00 01 01 00", 0, id="a delta of 65 bits"),
+        pytest.param("20 00 80 80 80 80 80 80 80 80 80 80 00 00 01 01 00", 0, id="an overlong delta"),
+        pytest.param("0c 00 00 00 03 01 00", 0, id="a key of length -2"),
+        pytest.param("0c 00 00 00 08 01 00", 0, id="a key past the record"),
+        pytest.param("0c 00 00 00 01 03 00", 0, id="a value of length -2"),
+        pytest.param("0c 00 00 00 01 01 01", 0, id="a header count of -1"),
+        pytest.param("0c 00 00 00 01 01 02", 0, id="a header that is not there"),
+        pytest.param("14 00 00 00 01 01 fe ff ff ff 0f", 0, id="two billion headers"),
+        pytest.param("10 00 00 00 01 01 02 00 01", -1, id="a header with empty name and null value"),
+        pytest.param("10 00 00 00 01 01 02 01 01", 0, id="a header with a null name"),
+        pytest.param("10 00 00 00 01 01 02 00 03", 0, id="a header value of length -2"),
+        pytest.param("0e 00 00 00 01 01 00 00", 0, id="a byte left over in the record"),
+        pytest.param("", 0, id="nothing"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["plain", "compiled"])
+def test_the_walk_accepts_exactly_well_formed_records(
+    payload: str, verdict: int, mode: str, request: pytest.FixtureRequest
+) -> None:
+    """W5: each field's bounds, in both lives of the source."""
+    kernel = PLAIN if mode == "plain" else request.getfixturevalue("compiled")
+    content = bytes.fromhex(payload)
+    assert kernel.walk_records(content, 0, 1) == verdict
+    assert kernel.walk_records(memoryview(b"head" + content), 4, 1) == verdict
+
+
+def test_deltas_that_leave_64_bits_are_malformed() -> None:
+    """W5: wild timestamps and offsets do not wrap around."""
+    payload = encoded(PLAIN, [(2**62, None, None, [])])
+    assert PLAIN.decode_records(payload, 0, 1, 0, 2**62 - 1, False)[0][0][1] == 2**63 - 1
+    with pytest.raises(ValueError, match="malformed"):
+        PLAIN.decode_records(payload, 0, 1, 0, 2**62, False)
+    assert PLAIN.decode_records(payload, 0, 1, 5, 2**62, True)[0] == [(5, 2**62, None, None, [])]
+
+
+def test_murmur2_gives_the_values_of_kafka_s_own_test() -> None:
+    """P2: figures published with Kafka's Java client, as unsigned numbers."""
+    known = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    assert {key: PLAIN.murmur2(key) for key in known} == {key: value % 2**32 for key, value in known.items()}
+
+
+@given(key=st.binary(max_size=40))
+def test_murmur2_agrees_with_a_stock_client(key: bytes) -> None:
+    """P2: the same key goes to the same partition, whoever sends it."""
+    assert PLAIN.murmur2(key) == aiokafka_murmur2(key) % 2**32
+
+
+# Both lives
+
+
+def test_the_compiled_kernel_knows_that_it_is(compiled: ModuleType) -> None:
+    """P2: COMPILED is what check_produced goes by."""
+    assert compiled.COMPILED is True
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@given(rows=record_lists, base=INT64, timestamp=INT64, fixed=st.booleans())
+def test_both_kernels_encode_and_decode_alike(
+    compiled: ModuleType, rows: list[tuple[Any, ...]], base: int, timestamp: int, fixed: bool
+) -> None:
+    """P5: also where deltas overflow."""
+    payload = encoded(PLAIN, rows)
+    assert encoded(compiled, rows) == payload
+    arguments = (payload, 0, len(rows), base, timestamp, fixed)
+    assert outcome(compiled.decode_records, *arguments) == outcome(PLAIN.decode_records, *arguments)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(rows=record_lists, damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3))
+def test_both_kernels_judge_damaged_records_alike(
+    compiled: ModuleType, rows: list[tuple[Any, ...]], damage: list[tuple[int, int]]
+) -> None:
+    """W5: the compiled code is as strict as the Python it comes from, and reads nothing outside."""
+    payload = bytearray(encoded(PLAIN, rows))
+    for at, byte in damage:
+        payload[at % len(payload)] = byte
+    view = bytes(payload)
+    assert compiled.walk_records(view, 0, len(rows)) == PLAIN.walk_records(view, 0, len(rows))
+    arguments = (view, 0, len(rows), 0, 0, False)
+    assert outcome(compiled.decode_records, *arguments) == outcome(PLAIN.decode_records, *arguments)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(junk=st.binary(max_size=80), count=st.integers(0, 6))
+def test_both_kernels_judge_junk_alike(compiled: ModuleType, junk: bytes, count: int) -> None:
+    """W5: any bytes give a verdict, the same one."""
+    assert compiled.walk_records(junk, 0, count) == PLAIN.walk_records(junk, 0, count)
+    arguments = (junk, 0, count, 0, 0, False)
+    assert outcome(compiled.decode_records, *arguments) == outcome(PLAIN.decode_records, *arguments)
+    assert compiled.murmur2(junk) == PLAIN.murmur2(junk)
