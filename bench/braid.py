@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import subprocess
 import sys
@@ -18,25 +17,25 @@ READY_SECONDS_MAX = 60
 class Braid(Server):
     name = "braid"
 
-    def version(self) -> str:
+    @staticmethod
+    def version() -> str:
         return braidmq.__version__
 
     def launch(self) -> None:
         self.address = ("127.0.0.1", free_port())
-        output = open(self.directory / "output", "ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "braidmq", "serve", "--data", str(self.directory / "data"),
-             "--listen", f"127.0.0.1:{self.address[1]}"],
-            stdout=subprocess.PIPE, stderr=output, env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-        output.close()
+        serve = [sys.executable, "-m", "braidmq", "serve"]
+        command = [*serve, "--data", str(self.directory / "data"), "--listen", self.bootstrap]
+        with open(self.directory / "output", "ab") as output:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
 
     def wait_ready(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
+        assert self.process is not None
+        output = self.process.stdout
+        assert output is not None
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
             self.check_alive()
-            if select.select([self.process.stdout], [], [], 0.1)[0] and b"ready" in self.process.stdout.readline():
+            if select.select([output], [], [], 0.1)[0] and output.readline().startswith(b"ready"):
                 return
         raise RuntimeError(f"braid was not ready within {READY_SECONDS_MAX} s")
 

@@ -1,7 +1,7 @@
 """Apache Kafka as a server under test: a single KRaft node with the heap and flags of its own start script.
 
-The jars come through Maven (`peer/pom.xml`) into a cache directory, once. Where Maven or Java 17 is missing or the
-artifacts cannot be reached, `obtain` says why and the bench goes on with Braid alone.
+The jars come through Maven (`peer/pom.xml`) into a cache directory, once. Where Maven or Java 17 is missing
+or the artifacts cannot be reached, `obtain` says why and the bench goes on with Braid alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ JAVA_MAJOR_MIN = 17
 # The defaults of Kafka's bin/kafka-server-start.sh and kafka-run-class.sh.
 HEAP = ["-Xmx1G", "-Xms1G"]
 TUNING = [
-    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
-    "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15", "-Djava.awt.headless=true",
-]  # fmt: skip
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+]
 
 
 class KafkaUnavailableError(Exception):
@@ -51,8 +56,14 @@ def obtain(given: Path | None) -> Path:
     print("getting Apache Kafka through Maven (once) …", flush=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         shutil.copy(HERE / "peer" / "pom.xml", scratch)
-        command = [maven, "--batch-mode", "--quiet", "dependency:copy-dependencies",
-                   "-DoutputDirectory=libs", "-DincludeScope=runtime"]  # fmt: skip
+        command = [
+            maven,
+            "--batch-mode",
+            "--quiet",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=libs",
+            "-DincludeScope=runtime",
+        ]
         try:
             done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=MAVEN_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -101,8 +112,9 @@ class Kafka(Server):
         self.libs = libs
         self._properties = self.directory / "server.properties"
 
-    def version(self) -> str:
-        jar = next(self.libs.glob("kafka_2.13-*.jar"))
+    @staticmethod
+    def version(libs: Path) -> str:
+        jar = next(libs.glob("kafka_2.13-*.jar"))
         return jar.stem.removeprefix("kafka_2.13-")
 
     def prepare(self) -> None:
@@ -110,8 +122,16 @@ class Kafka(Server):
             return
         self._write_properties()
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = [*self._java(), "-Xmx256M", "kafka.tools.StorageTool", "format", "-t", cluster_id,
-                   "-c", str(self._properties)]  # fmt: skip
+        command = [
+            *self._java(),
+            "-Xmx256M",
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster_id,
+            "-c",
+            str(self._properties),
+        ]
         subprocess.run(command, check=True, capture_output=True)
 
     def launch(self) -> None:
@@ -139,7 +159,12 @@ class Kafka(Server):
         return self.directory / "output"
 
     def _java(self) -> list[str]:
-        return ["java", "-cp", f"{self.libs}/*", f"-Dlog4j2.configurationFile={HERE / 'peer' / 'log4j2.properties'}"]
+        return [
+            "java",
+            "-cp",
+            f"{self.libs}/*",
+            f"-Dlog4j2.configurationFile={HERE / 'peer' / 'log4j2.properties'}",
+        ]
 
     def _write_properties(self) -> None:
         # Defaults except where one node, or the bench's disk, needs it: copies of internal topics, and

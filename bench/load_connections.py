@@ -13,10 +13,16 @@ from .wire import api_versions_frame
 RATE = 1_000
 CONNECT_PAUSE_EVERY = 200
 CONNECT_PAUSE_SECONDS = 0.01
+WARMUP_SECONDS = 5.0
 
 
 def idle_connections(server: Server, connections: int, seconds: float) -> Figures:
-    """Every connection has shaken hands (ApiVersions) and then says nothing."""
+    """Expects a server that is stopped; leaves it stopped.
+
+    Every connection has shaken hands (ApiVersions) and then says nothing.
+    """
+    server.start()
+    latency(server, RATE, WARMUP_SECONDS, Durability.CACHED)
     hello = api_versions_frame()
     channels: list[Channel] = []
     try:
@@ -32,3 +38,4 @@ def idle_connections(server: Server, connections: int, seconds: float) -> Figure
     finally:
         for channel in channels:
             channel.close()
+        server.stop()

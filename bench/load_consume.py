@@ -64,7 +64,9 @@ def drain(server: Server, topic: str, partitions: int, messages: int) -> int:
                 raise RuntimeError(f"{server.name} refused a fetch with error code {part.code}")
             for first, following in batches(answer, part.start, part.end):
                 if first > offsets[part.partition]:
-                    raise RuntimeError(f"{topic}-{part.partition} jumps from {offsets[part.partition]} to {first}")
+                    raise RuntimeError(
+                        f"{topic}-{part.partition} jumps from {offsets[part.partition]} to {first}"
+                    )
                 offsets[part.partition] = following
     channel.close()
     return taken

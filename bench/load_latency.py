@@ -2,7 +2,7 @@
 
 The schedule is open-loop: message i is due at start + i/rate whatever the server does, and its latency counts
 from then. A server that stalls is charged for every message that was due meanwhile (no coordinated omission).
-Nothing lingers: whatever is due goes out at once, up to five requests in flight, as librdkafka does with linger.ms=0.
+Nothing lingers: whatever is due goes out at once, up to five requests in flight: a client with linger.ms=0.
 In a fresh partition with one producer the offset of a message tells when it was due, so no payload
 has to be read, and the client's own cost stays small.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from .load_produce import Volume, throughput
+from .load_produce import Volume, saturate, throughput
 from .load_start import first_ack
 from .metric import CREATION, RSS_LOADED, START, Figures
 from .server import Durability, Server
@@ -15,6 +15,7 @@ from .wire import produce_frame, record_batch
 TOPICS = 10
 VALUE_BYTES = 1_000
 BATCH_RECORDS = 10
+WARMUP_SECONDS = 5.0
 
 
 def many_partitions(server: Server, partitions: int, volume: Volume) -> Figures:
@@ -33,6 +34,7 @@ def many_partitions(server: Server, partitions: int, volume: Volume) -> Figures:
     creation = time.perf_counter() - started
     batch = record_batch(b"x" * VALUE_BYTES, BATCH_RECORDS)
     frames = [produce_frame(topic, [(number, batch)], acks=1) for number in range(each) for topic in topics]
+    saturate(server, frames, WARMUP_SECONDS, volume.bytes_max // len(batch))
     figures = throughput(server, frames, VALUE_BYTES * BATCH_RECORDS, BATCH_RECORDS, volume)
     figures[CREATION] = creation
     figures[RSS_LOADED] = server.rss_peak_mb()

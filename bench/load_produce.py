@@ -42,8 +42,9 @@ class Sent:
     seconds: float = 0.0
 
 
-def produce(server: Server, value_bytes: int, partitions: int, acks: int, durability: Durability,
-            volume: Volume) -> Figures:  # fmt: skip
+def produce(
+    server: Server, value_bytes: int, partitions: int, acks: int, durability: Durability, volume: Volume
+) -> Figures:
     """Throughput and CPU of one produce load."""
     with fresh_topic(server, partitions, durability) as topic:
         count = max(1, BATCH_BYTES // value_bytes)
@@ -56,8 +57,10 @@ def partition_frames(topic: str, value_bytes: int, count: int, partitions: int, 
     return [produce_frame(topic, [(partition, batch)], acks) for partition in range(partitions)]
 
 
-def throughput(server: Server, frames: list[bytes], payload_bytes: int, count: int, volume: Volume) -> Figures:
-    """Drives the frames round-robin and turns what was acknowledged into figures; values only count as bytes."""
+def throughput(
+    server: Server, frames: list[bytes], payload_bytes: int, count: int, volume: Volume
+) -> Figures:
+    """Drives the frames round-robin and turns what was acked into figures; only values count as bytes."""
     cpu_before = server.cpu_seconds()
     sent = saturate(server, frames, volume.seconds, volume.bytes_max // payload_bytes)
     cpu = server.cpu_seconds() - cpu_before
@@ -69,8 +72,9 @@ def throughput(server: Server, frames: list[bytes], payload_bytes: int, count: i
     }
 
 
-def saturate(server: Server, frames: list[bytes], seconds: float, requests_max: int,
-             connections: int = CONNECTIONS) -> Sent:  # fmt: skip
+def saturate(
+    server: Server, frames: list[bytes], seconds: float, requests_max: int, connections: int = CONNECTIONS
+) -> Sent:
     """Keeps every connection's pipeline full until a limit is reached, then waits for the last answers."""
     poller = select.epoll()
     channels = [Channel(server.address).nonblocking() for _ in range(connections)]
@@ -84,7 +88,9 @@ def saturate(server: Server, frames: list[bytes], seconds: float, requests_max: 
 
     def fill(channel: Channel) -> None:
         nonlocal submitted
-        while channel.in_flight < IN_FLIGHT_MAX and submitted < requests_max and time.perf_counter() < deadline:
+        while (
+            channel.in_flight < IN_FLIGHT_MAX and submitted < requests_max and time.perf_counter() < deadline
+        ):
             frame = frames[submitted % len(frames)]
             submitted += 1
             if not channel.submit(frame):

@@ -5,7 +5,6 @@ Also what the process holds once it is up and nobody uses it.
 
 from __future__ import annotations
 
-import socket
 import time
 
 from .channel import Channel
@@ -39,7 +38,7 @@ def start_to_first_ack(server: Server) -> Figures:
 
 
 def first_ack(server: Server, frame: bytes) -> None:
-    """Tries until the request is accepted: no connection, and errors while partitions come up, are waited out."""
+    """Tries until the request is accepted; refused connections, and errors while partitions come up, pass."""
     deadline = time.monotonic() + FIRST_ACK_SECONDS_MAX
     while time.monotonic() < deadline:
         server.check_alive()
@@ -53,7 +52,7 @@ def first_ack(server: Server, frame: bytes) -> None:
                 if produce_error(channel.ask(frame)) == 0:
                     return
                 time.sleep(RETRY_SECONDS)
-        except (ConnectionError, socket.timeout):
+        except (ConnectionError, TimeoutError):
             continue
         finally:
             channel.close()

@@ -29,10 +29,14 @@ def stock_produce(server: Server, value_bytes: int, partitions: int, messages: i
 def stock_consume(server: Server, value_bytes: int, partitions: int, messages: int) -> Figures:
     with fresh_topic(server, partitions, Durability.CACHED) as topic:
         _produce(server, topic, value_bytes, partitions, messages)
-        consumer = Consumer({
-            "bootstrap.servers": server.bootstrap, "group.id": "bench", "enable.auto.commit": False,
-            "queued.max.messages.kbytes": QUEUE_BYTES_MAX,
-        })  # fmt: skip
+        consumer = Consumer(
+            {
+                "bootstrap.servers": server.bootstrap,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "queued.max.messages.kbytes": QUEUE_BYTES_MAX,
+            }
+        )
         cpu_before = server.cpu_seconds()
         started = time.perf_counter()
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
@@ -48,10 +52,14 @@ def stock_consume(server: Server, value_bytes: int, partitions: int, messages: i
 
 
 def _produce(server: Server, topic: str, value_bytes: int, partitions: int, messages: int) -> float:
-    producer = Producer({
-        "bootstrap.servers": server.bootstrap, "acks": 1, "queue.buffering.max.messages": 1_000_000,
-        "queue.buffering.max.kbytes": QUEUE_BYTES_MAX,
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "acks": 1,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": QUEUE_BYTES_MAX,
+        }
+    )
     value = b"x" * value_bytes
     chunk = [{"value": value} for _ in range(CHUNK)]
     queued = 0

@@ -28,7 +28,7 @@ class Metric:
     def aim(self) -> str:
         if self.target is None:
             return ""
-        return f"{'≥' if self.better is Better.HIGHER else '≤'} {self.target:g}×"
+        return f"{'≥' if self.better is Better.HIGHER else '≤'} {self.target:g}x"
 
 
 BYTES_RATE = Metric("throughput", "MB/s", Better.HIGHER, 1.0)
@@ -45,9 +45,19 @@ START = Metric("start to first ack", "s", Better.LOWER, 0.1)
 CREATION = Metric("creation", "s", Better.LOWER, None)
 
 ALL = (
-    BYTES_RATE, MESSAGE_RATE, REQUEST_RATE, P50, P99, P999, CPU_PER_GB, CPU_PER_MILLION, RSS_IDLE, RSS_LOADED,
-    START, CREATION,
-)  # fmt: skip
+    BYTES_RATE,
+    MESSAGE_RATE,
+    REQUEST_RATE,
+    P50,
+    P99,
+    P999,
+    CPU_PER_GB,
+    CPU_PER_MILLION,
+    RSS_IDLE,
+    RSS_LOADED,
+    START,
+    CREATION,
+)
 BY_KEY = {(metric.name, metric.unit): metric for metric in ALL}
 
 Figures = dict[Metric, float]

@@ -38,9 +38,6 @@ class Server(ABC):
         self.process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
-    def version(self) -> str: ...
-
-    @abstractmethod
     def launch(self) -> None:
         """Starts the process and returns at once; sets `process` and, where it can be known, `address`."""
 

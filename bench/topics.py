@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from .channel import Channel
 from .server import Durability, Server
@@ -67,7 +68,7 @@ def wait_writable(server: Server, topic: str, partitions: int) -> None:
 
 
 def settle() -> None:
-    """Waits until the kernel has written most dirty pages, so that one load's leftovers do not slow the next."""
+    """Waits until most dirty pages are written, so that a load's leftovers do not slow the next."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while time.monotonic() < deadline and _dirty_kb() > DIRTY_KB_MAX:
         time.sleep(0.1)

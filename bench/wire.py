@@ -19,9 +19,10 @@ CLIENT_ID = b"bench"
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 BATCH_HEADER_BYTES = 61
+LAST_DELTA_AT = 23
 
 _batch_start = struct.Struct(">qi")
-_last_delta_at = 23
+_last_delta = struct.Struct(">i")
 
 
 def uvarint(value: int) -> bytes:
@@ -101,9 +102,12 @@ class Position(NamedTuple):
 
 
 def fetch_frame(
-    topic: str, positions: Sequence[Position], max_wait_ms: int = 500, max_bytes: int = 52_428_800,
+    topic: str,
+    positions: Sequence[Position],
+    max_wait_ms: int = 500,
+    max_bytes: int = 52_428_800,
     partition_max_bytes: int = 1_048_576,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """A whole sessionless Fetch request; the limits are librdkafka's defaults."""
     body = bytearray(struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes, 0, 0, -1))
     body += uvarint(2) + compact(topic.encode()) + uvarint(len(positions) + 1)
@@ -156,7 +160,7 @@ def batches(response: memoryview, start: int, end: int) -> Iterator[tuple[int, i
         offset, length = _batch_start.unpack_from(response, start)
         if start + 12 + length > end:
             return
-        yield offset, offset + 1 + int.from_bytes(response[start + _last_delta_at : start + _last_delta_at + 4])
+        yield offset, offset + 1 + _last_delta.unpack_from(response, start + LAST_DELTA_AT)[0]
         start += 12 + length
 
 

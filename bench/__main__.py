@@ -1,0 +1,129 @@
+"""`scripts/bench`: measures Braid and Apache Kafka and writes the comparison down."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fnmatch
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from . import plot, report
+from .braid import Braid
+from .kafka import Kafka, KafkaUnavailableError, java_version, obtain
+from .machine import describe
+from .plan import FULL, QUICK, Load, loads
+from .results import Results
+from .run import Make, run
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    options = _options()
+    size = QUICK if options.quick else FULL
+    if options.rounds:
+        size = dataclasses.replace(size, rounds=options.rounds)
+    chosen = _chosen(loads(size), options.only)
+    if options.list:
+        print("\n".join(load.name for load in chosen))
+        return 0
+    if not chosen:
+        print(
+            f"bench: no load matches {', '.join(options.only)}; scripts/bench --list shows them all",
+            file=sys.stderr,
+        )
+        return 2
+    makes, versions = _servers(options)
+    _raise_open_file_limit()
+    with tempfile.TemporaryDirectory(prefix="braid-bench-", dir=options.scratch) as scratch:
+        machine = describe(Path(scratch), versions)
+        results = run(makes, chosen, size, Path(scratch))
+    results.machine = machine | {"rounds": str(size.rounds)}
+    report.print_table(results, Console(width=None if sys.stdout.isatty() else 140))
+    out = options.out or (HERE if len(makes) == 2 and not options.quick else None)
+    if out is None:
+        print("a quick or one-sided run is not written down; --out DIR does")
+    else:
+        _write(results, out)
+    return 0
+
+
+def _write(results: Results, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    merged = Results.read(out / "results.json").replaced_by(results)
+    merged.save(out / "results.json")
+    report.write(merged, out)
+    plot.draw(merged, out / "ratios.svg")
+    print(f"written: {out / 'RESULTS.md'}, results.json, ratios.svg")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few minutes, small sizes, one round")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only loads whose name contains this (or matches it, with * and ?); may be repeated",
+    )
+    parser.add_argument("--list", action="store_true", help="show the loads and stop")
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument("--braid-only", action="store_true", help="measure Braid alone")
+    alone.add_argument("--kafka-only", action="store_true", help="measure Kafka alone")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each server; the median counts")
+    parser.add_argument(
+        "--kafka-libs", type=Path, metavar="DIR", help="Kafka's jars, if they are here already"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, metavar="DIR", help="where the servers keep their logs while it runs"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/)"
+    )
+    return parser.parse_args()
+
+
+def _chosen(every: list[Load], patterns: list[str]) -> list[Load]:
+    if not patterns:
+        return every
+    return [
+        load for load in every if any(p in load.name or fnmatch.fnmatchcase(load.name, p) for p in patterns)
+    ]
+
+
+def _servers(options: argparse.Namespace) -> tuple[list[Make], dict[str, str]]:
+    makes: list[Make] = []
+    versions: dict[str, str] = {}
+    if not options.kafka_only:
+        makes.append(Braid)
+        versions["Braid"] = Braid.version()
+    if not options.braid_only:
+        try:
+            libs = obtain(options.kafka_libs)
+        except KafkaUnavailableError as error:
+            print(f"Kafka is skipped: {error}", flush=True)
+        else:
+            makes.append(lambda directory: Kafka(directory, libs))
+            versions["Apache Kafka"] = f"{Kafka.version(libs)} on Java {java_version()}"
+    return makes, versions
+
+
+def _raise_open_file_limit() -> None:
+    """Ten thousand connections need as many descriptors here and in the server, which inherits the limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,149 @@
+"""The table of ratios: on the terminal, and with explanations in RESULTS.md.
+
+Explanations are kept by hand in NOTES.md, where a heading is a pattern for the rows it explains
+(`## consume * cold: throughput`); they are merged in beside the misses, so running it again loses none.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from .results import Results, Row
+
+HEAD = """# Braid and Apache Kafka on the same machine
+
+Written by `scripts/bench`; explanations come from `NOTES.md`, which is kept by hand.
+All figures of all rounds: `results.json`.
+"""
+
+METHOD = """## How it was measured
+
+- One server at a time, in turns over the rounds; a cell is the median of its rounds. Each server is warmed up
+  first (a JVM needs it). Server and client share the machine's cores.
+- *cached*: an ack means the page cache (Braid `flush=async`, Kafka as it comes). *synced*: an ack of acks=all
+  means the disk (Braid `flush=sync`, Kafka `flush.messages=1`). Everything else is each server's default.
+  Kafka runs as a single KRaft node with the heap and collector flags of its own start script.
+- Both get the same bytes from the same client. For all rows but those that say librdkafka it is the client in
+  `bench/`: it sends record batches built beforehand, so that one Python process can saturate either server.
+  Produce: 4 connections, 5 requests in flight on each, batches of about 100 KB. Consume: one
+  connection, all partitions in one Fetch, 1 MB of each. The librdkafka rows use confluent-kafka as it comes.
+- Latency is end to end and open-loop: from when a message was due until a consumer has it.
+- Cold: the segments were synced and dropped from the page cache before the read. CPU is the server's user and
+  system time from /proc. RSS idle is taken 3 s after the first ack; RSS peak is the highest (with idle
+  connections: the RSS while they are held). MB are 10^6 bytes of values.
+- Start: from the start of the process until a record sent to an existing topic is acknowledged.
+  Creation of the many partitions: until each of them has taken a record.
+"""
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def verdict(row: Row) -> str:
+    return {True: "hit", False: "miss", None: ""}[row.hit]
+
+
+def ratio(row: Row) -> str:
+    return "-" if row.ratio is None else f"{row.ratio:.2f}x" if row.ratio >= 0.1 else f"{row.ratio:.3f}x"
+
+
+def print_table(results: Results, console: Console) -> None:
+    for group, rows in _groups(results):
+        table = Table(title=group, title_justify="left")
+        for heading in ("load", "metric"):
+            table.add_column(heading)
+        for heading in ("Braid", "Kafka", "ratio", "aim", ""):
+            table.add_column(heading, justify="right")
+        for row in rows:
+            colour = {True: "green", False: "red", None: ""}[row.hit]
+            table.add_row(
+                row.load,
+                f"{row.metric.name}, {row.metric.unit}",
+                number(row.median("braid")),
+                number(row.median("kafka")),
+                ratio(row),
+                row.metric.aim(),
+                verdict(row),
+                style=colour,
+            )
+        console.print(table)
+    console.print(summary(results))
+
+
+def summary(results: Results) -> str:
+    judged = [row for row in results.rows if row.hit is not None]
+    hits = sum(1 for row in judged if row.hit)
+    return f"{hits} of {len(judged)} targets hit"
+
+
+def write(results: Results, directory: Path) -> None:
+    """RESULTS.md beside NOTES.md in the directory."""
+    notes = read_notes(directory / "NOTES.md")
+    parts = [HEAD, "## Machine\n", _machine(results), METHOD, "## Ratios\n", f"{summary(results)}.\n"]
+    parts.append("![Braid's figures as ratios of Kafka's](ratios.svg)\n")
+    for group, rows in _groups(results):
+        parts += [f"### {group[0].upper()}{group[1:]}\n", _table(rows)]
+    parts += ["## Misses\n", *_misses(results, notes)]
+    (directory / "RESULTS.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _machine(results: Results) -> str:
+    return "".join(f"- {name}: {value}\n" for name, value in results.machine.items())
+
+
+def _table(rows: list[Row]) -> str:
+    lines = ["| load | metric | Braid | Kafka | ratio | aim | |", "|---|---|---:|---:|---:|---:|---|"]
+    for row in rows:
+        cells = (
+            row.load,
+            f"{row.metric.name}, {row.metric.unit}",
+            number(row.median("braid")),
+            number(row.median("kafka")),
+            ratio(row),
+            row.metric.aim(),
+            verdict(row).replace("miss", "**miss**"),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _misses(results: Results, notes: dict[str, str]) -> Iterator[str]:
+    missed = [row for row in results.rows if row.hit is False]
+    if not missed:
+        yield "None.\n"
+    for pattern, note in notes.items():
+        explained = [row for row in missed if fnmatch.fnmatchcase(row.name, pattern)]
+        if explained:
+            yield "".join(f"- {row.name} {ratio(row)} (aim {row.metric.aim()})\n" for row in explained)
+            yield f"{note}\n"
+            missed = [row for row in missed if row not in explained]
+    if missed:
+        yield "Not explained yet:\n"
+        yield "".join(f"- {row.name} {ratio(row)} (aim {row.metric.aim()})\n" for row in missed)
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """Pattern → explanation, from the second-level headings of the file."""
+    notes: dict[str, str] = {}
+    if not path.exists():
+        return notes
+    for section in ("\n" + path.read_text(encoding="utf-8")).split("\n## ")[1:]:
+        pattern, _, text = section.partition("\n")
+        notes[pattern.strip()] = text.strip()
+    return notes
+
+
+def _groups(results: Results) -> Iterator[tuple[str, list[Row]]]:
+    order = {row.group: None for row in results.rows}
+    ranked = sorted(results.rows, key=lambda row: list(order).index(row.group))
+    for group, rows in groupby(ranked, key=lambda row: row.group):
+        yield group, list(rows)
