@@ -1,0 +1,57 @@
+"""`braid config`: every option, what it may be, and why one would change it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from braidmq.cli.options import AsJson
+from braidmq.cli.output import print_json, print_table
+from braidmq.config import SERVER, TOPIC, Option, find
+
+
+def show(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One option, in full.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain the options of a broker and its topics.
+
+    Set one with `braid serve -o NAME=VALUE`, in the TOML file given to `--config`, or by its BRAID_…
+    variable; topic options also with `braid topic create -o` and `braid topic alter -o`.
+
+    Examples: braid config · braid config retention.ms · braid config --json
+    """
+    chosen = (*SERVER, *TOPIC) if name is None else (find(name, (*SERVER, *TOPIC)),)
+    if as_json:
+        rows = [_row(option) for option in chosen]
+        print_json(rows if name is None else rows[0])
+    elif name is not None:
+        _explain(chosen[0])
+    else:
+        for title, options in (("Broker", SERVER), ("Topic (and default of all topics)", TOPIC)):
+            rows_of_text = [(o.name, o.text(o.default), o.unit, o.why) for o in options]
+            print_table(("option", "default", "unit", "why one would change it"), rows_of_text, title)
+
+
+def _row(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "scope": "broker" if option in SERVER else "topic",
+        "type": option.kind.value,
+        "default": option.default,
+        "unit": option.unit,
+        "permitted": option.bounds(),
+        "environment": option.environment,
+        "why": option.why,
+    }
+
+
+def _explain(option: Option) -> None:
+    print(f"{option.name}: {option.why}")
+    unit = f" {option.unit}" if option.unit else ""
+    print(f"  default    {option.text(option.default)}{unit}")
+    print(f"  permitted  {option.bounds()}")
+    scope = "broker" if option in SERVER else "topic; given to a broker, the default of its topics"
+    print(f"  scope      {scope}")
+    print(f"  variable   {option.environment}")

@@ -1,0 +1,179 @@
+"""`braid tail`: what is in a topic, from an offset, from a time, or the last few, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from braidmq.cli.mistake import UserMistake
+from braidmq.cli.moment import format_moment, parse_moment
+from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from braidmq.cli.output import text_of
+
+if TYPE_CHECKING:
+    from braidmq.client.cluster import Cluster
+    from braidmq.client.consumer import Consumer, Message
+
+LAST_COUNT = 10
+FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
+Formatter = Callable[["Message"], str]
+
+
+def tail(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these; may be repeated.")
+    ] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", metavar="N|earliest|latest", help="Begin at this offset.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Begin at 2026-11-15T21:00, or 10m, 2h, 1d ago."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Show this many.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what arrives.")] = False,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="text, value, or a template: '{offset} {key} {value}'"
+        ),
+    ] = "text",
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Show records: the last 10, or from an offset or a time on.
+
+    A template may name topic, partition, offset, timestamp (ms), time, key, value and headers. With --json
+    each record is one line of JSON.
+
+    Examples:
+    braid tail orders ·
+    braid tail orders -f --since 10m ·
+    braid tail orders --offset earliest --format '{key}={value}' ·
+    braid tail orders -p 3 --offset 1200 -n 5 --json
+    """
+    from braidmq.client.cluster import Cluster
+    from braidmq.client.consumer import Consumer, Start
+
+    if offset is not None and since is not None:
+        raise UserMistake("--offset and --since exclude each other")
+    show = _json_line if as_json else _formatter(layout)
+    with Cluster(bootstrap) as cluster:
+        _check_topic(cluster, topic, partition)
+        consumer = Consumer(cluster, reset=Start.EARLIEST)
+        ends = _ends(cluster, topic, partition)
+        if since is not None:
+            consumer.assign(topic, ends)
+            consumer.seek_to_time(parse_moment(since, cluster.clock.wall_ms()))
+        elif offset is not None:
+            consumer.assign(topic, ends, _parse_offset(offset))
+        else:
+            _print(iter(_last(consumer, topic, ends, count or LAST_COUNT)), show)
+            if not follow:
+                return
+            count = None
+        _print(_read(consumer, topic, None if follow else ends, count), show)
+
+
+def _check_topic(cluster: Cluster, topic: str, partitions: list[int] | None) -> None:
+    # Looking must not create: a misspelt name would leave an empty topic behind.
+    from braidmq.client.admin import Admin
+
+    described = Admin(cluster).partition_indexes(topic)
+    for partition in partitions or ():
+        if partition not in described:
+            raise UserMistake(f"{topic} has partitions 0 to {len(described) - 1}, not {partition}")
+
+
+def _ends(cluster: Cluster, topic: str, partitions: list[int] | None) -> dict[int, int]:
+    """The end offset of every partition to be read."""
+    from braidmq.client.cluster import TopicPartition
+    from braidmq.client.consumer import Start
+    from braidmq.client.offsets import list_offsets
+
+    chosen = partitions or range(cluster.partition_count(topic))
+    found = list_offsets(cluster, {TopicPartition(topic, index): int(Start.LATEST) for index in chosen})
+    return {at.partition: spot.offset for at, spot in found.items()}
+
+
+def _parse_offset(text: str) -> int:
+    from braidmq.client.consumer import Start
+
+    if text in ("earliest", "latest"):
+        return Start[text.upper()]
+    if not text.isdigit():
+        raise UserMistake(f"--offset {text!r} is not a number, earliest or latest")
+    return int(text)
+
+
+def _last(consumer: Consumer, topic: str, ends: dict[int, int], count: int) -> list[Message]:
+    """The youngest `count` records over all partitions, oldest first."""
+    for partition, end in ends.items():
+        consumer.assign(topic, [partition], max(0, end - count))
+    messages = list(_read(consumer, topic, ends, None))
+    messages.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
+    return messages[-count:]
+
+
+def _read(
+    consumer: Consumer, topic: str, ends: dict[int, int] | None, count: int | None
+) -> Iterator[Message]:
+    """Records up to `ends` (None: for ever), at most `count`."""
+    shown = 0
+    while ends is None or any(consumer.position(topic, partition) < end for partition, end in ends.items()):
+        for message in consumer.poll():
+            if ends is not None and message.offset >= ends[message.partition]:
+                continue
+            yield message
+            shown += 1
+            if shown == count:
+                return
+
+
+def _print(messages: Iterator[Message], show: Formatter) -> None:
+    for message in messages:
+        sys.stdout.write(show(message) + "\n")
+        sys.stdout.flush()
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp_ms,
+        "time": format_moment(message.timestamp_ms),
+        "key": text_of(message.key),
+        "value": text_of(message.value),
+        "headers": [[name, text_of(content)] for name, content in message.headers],
+    }
+
+
+def _json_line(message: Message) -> str:
+    return json.dumps(_fields(message), ensure_ascii=False)
+
+
+def _formatter(layout: str) -> Formatter:
+    if layout == "text":
+        return _text_line
+    if layout == "value":
+        return lambda message: text_of(message.value) or ""
+    try:
+        layout.format(**dict.fromkeys(FIELDS, ""))
+    except (KeyError, IndexError, ValueError) as error:
+        raise UserMistake(f"--format {layout!r}: {error}; it may name {', '.join(FIELDS)}") from None
+    return lambda message: layout.format(**_fields(message))
+
+
+def _text_line(message: Message) -> str:
+    parts = [f"{format_moment(message.timestamp_ms)} {message.topic}-{message.partition}@{message.offset}"]
+    if message.key is not None:
+        parts.append(f"key={text_of(message.key)}")
+    parts += [f"{name}={text_of(content)}" for name, content in message.headers]
+    value = text_of(message.value)
+    return f"{' '.join(parts)} {'(null)' if value is None else value}"

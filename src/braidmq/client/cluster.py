@@ -1,0 +1,186 @@
+"""Who leads what: the brokers and partitions as the cluster last described them, and a connection to each.
+
+Routes are cached and never trusted: a broker that no longer leads a partition says so, the caller calls
+`refresh` and tries again. Bootstrap addresses are used in turn when one does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from braidmq.address import Address, parse_addresses
+from braidmq.client.connection import CLIENT_ID, TIMEOUT_S, Connection
+from braidmq.client.errors import ClientError, TimedOut, Unreachable
+from braidmq.platform.clock import SystemClock
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from braidmq.wire.schema import Message
+
+RETRY_BACKOFF_S = 0.02
+RETRY_BACKOFF_MAX_S = 1.0
+METADATA_VERSION_MAX = 12
+
+R = TypeVar("R", bound=Message)
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+LeaderGroup = tuple[Connection, list[TopicPartition]]
+
+
+class Cluster:
+    """The brokers behind a bootstrap list. Belongs to one thread."""
+
+    def __init__(self, bootstrap: str, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
+        self.clock = SystemClock()
+        self.timeout_s = timeout_s
+        self.cluster_id = ""
+        self.controller_id = -1
+        self.brokers: dict[int, Address] = {}
+        self._client_id = client_id
+        self._bootstrap = list(parse_addresses(bootstrap))
+        self._connections: dict[Address, Connection] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._partition_counts: dict[str, int] = {}
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; asks once, and creates the topic where that is allowed."""
+        if topic not in self._partition_counts:
+            for attempt in self.attempts():
+                answer = self.refresh([topic], create=True)
+                code = ErrorCode(answer.topics[0].error_code)
+                if code is ErrorCode.NONE:
+                    break
+                attempt.failed(ApiError(code, f"topic {topic}"), retriable=code.retriable)
+        return self._partition_counts[topic]
+
+    def leader(self, at: TopicPartition) -> Connection:
+        """A connection to the broker that leads a partition."""
+        if at not in self._leaders:
+            self.partition_count(at.topic)
+        if at not in self._leaders:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} does not exist")
+        return self.connection(self._leaders[at])
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> list[LeaderGroup]:
+        """Partitions grouped by the connection their requests go to."""
+        groups: dict[int, LeaderGroup] = {}
+        for at in partitions:
+            connection = self.leader(at)
+            groups.setdefault(id(connection), (connection, []))[1].append(at)
+        return list(groups.values())
+
+    def connection(self, node_id: int) -> Connection:
+        if node_id not in self.brokers:
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not in the cluster")
+        return self._connect(self.brokers[node_id])
+
+    def any_connection(self) -> Connection:
+        """A connection to some broker: a known one first, then the bootstrap addresses in turn."""
+        reasons = []
+        for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
+            try:
+                return self._connect(address)
+            except (Unreachable, TimedOut) as error:
+                reasons.append(error)
+        # Next time begin with another: the first one may be down for long.
+        self._bootstrap.append(self._bootstrap.pop(0))
+        raise reasons[0]
+
+    def call(self, request: Message, answer: type[R], newest: int | None = None) -> R:
+        """Asks any broker; a lost connection is made again, within `timeout_s`."""
+        for attempt in self.attempts():
+            try:
+                return self.any_connection().call(request, answer, newest)
+            except Unreachable as error:
+                attempt.failed(error, retriable=True)
+        raise AssertionError("attempts end by raising")
+
+    def refresh(self, topics: Sequence[str] | None, create: bool = False) -> MetadataResponse:
+        """Asks for the brokers and for these topics (None: all), and remembers both."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        answer = self.call(request, MetadataResponse, METADATA_VERSION_MAX)
+        self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        self.cluster_id = answer.cluster_id or ""
+        self.controller_id = answer.controller_id
+        for topic in answer.topics:
+            self._remember(topic)
+        return answer
+
+    def forget(self, topic: str) -> None:
+        """A route proved wrong: ask again before the next use."""
+        self._partition_counts.pop(topic, None)
+        for at in [at for at in self._leaders if at.topic == topic]:
+            del self._leaders[at]
+
+    def attempts(self, timeout_s: float | None = None) -> Iterator[Attempt]:
+        """Tries of one thing, with growing pauses between them, until the time is up."""
+        deadline = self.clock.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        pause_s = RETRY_BACKOFF_S
+        while True:
+            attempt = Attempt()
+            yield attempt
+            if attempt.error is None:
+                return
+            if not attempt.retriable or self.clock.monotonic() + pause_s > deadline:
+                raise attempt.error
+            self.clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_BACKOFF_MAX_S)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _remember(self, topic: MetadataResponseTopic) -> None:
+        name = topic.name or ""
+        self.forget(name)
+        if topic.error_code != ErrorCode.NONE:
+            return
+        self._partition_counts[name] = len(topic.partitions)
+        for partition in topic.partitions:
+            if partition.leader_id >= 0:
+                self._leaders[TopicPartition(name, partition.partition_index)] = partition.leader_id
+
+    def _connect(self, address: Address) -> Connection:
+        known = self._connections.get(address)
+        if known is None or known.closed:
+            known = Connection(address, client_id=self._client_id, timeout_s=self.timeout_s)
+            self._connections[address] = known
+        return known
+
+
+class Attempt:
+    """One try; whoever makes it says so when it failed, otherwise the loop ends."""
+
+    __slots__ = ("error", "retriable")
+
+    def __init__(self) -> None:
+        self.error: ApiError | ClientError | None = None
+        self.retriable = False
+
+    def failed(self, error: ApiError | ClientError, retriable: bool) -> None:
+        self.error = error
+        self.retriable = retriable

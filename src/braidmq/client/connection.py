@@ -1,0 +1,155 @@
+"""One TCP connection to one broker: frames out, frames in, answers in the order of the questions.
+
+On connecting, the broker is asked which versions it serves; `version` then picks the newest both sides know.
+Requests may be pipelined: `send` several, then `receive` as many. Any failure closes the connection, because
+where the next answer would begin is no longer known.
+"""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+from typing import Self, TypeVar
+
+from braidmq.address import Address
+from braidmq.client.errors import ClientError, TimedOut, Unreachable
+from braidmq.wire import header, schema
+from braidmq.wire.api import Api, flexible_from
+from braidmq.wire.errors import ErrorCode, ProtocolError
+from braidmq.wire.messages.versions import ApiVersionsRequest, ApiVersionsResponse
+from braidmq.wire.primitives import skip_tagged_fields
+from braidmq.wire.schema import Message
+
+CLIENT_ID = "braid"
+TIMEOUT_S = 30.0
+FRAME_BYTES_MAX = 268_435_456
+"""An answer that claims to be larger than this is not one of a Kafka broker."""
+
+R = TypeVar("R", bound=Message)
+
+
+class Connection:
+    """A connection in use by one thread. `timeout_s` bounds connecting and every wait for an answer."""
+
+    def __init__(self, address: Address, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._correlation_id = 0
+        self.closed = False
+        self._socket = self._connect()
+        self._reader = self._socket.makefile("rb")
+        self._versions: dict[int, tuple[int, int]] = {}
+        try:
+            self._versions = self._ask_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def version(self, request: type[Message], newest: int | None = None) -> int:
+        """The newest version of a request both sides speak, at most `newest`."""
+        ours_oldest, ours_newest = request.versions
+        theirs_oldest, theirs_newest = self._versions.get(request.api, (0, -1))
+        best = min(ours_newest, theirs_newest, ours_newest if newest is None else newest)
+        if best < max(ours_oldest, theirs_oldest):
+            raise ClientError(f"{self.address} does not serve a version of {request.api.name} that we know")
+        return best
+
+    def call(
+        self, request: Message, answer: type[R], newest: int | None = None, timeout_s: float | None = None
+    ) -> R:
+        """Sends one request and waits for its answer."""
+        version = self.version(type(request), newest)
+        self.send(request, version)
+        return self.receive(answer, version, timeout_s)
+
+    def send(self, request: Message, version: int) -> None:
+        """Sends a request whose answer is received later, or never asked for."""
+        self.send_frame(self.frame(request.api, version, schema.encode(request, version)))
+
+    def frame(self, api: Api, version: int, body: bytes) -> bytes:
+        """Size, header and body, ready for `send_frame`."""
+        self._correlation_id += 1
+        head = header.request(api, version, self._correlation_id, self._client_id)
+        return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+    def send_frame(self, frame: bytes) -> None:
+        try:
+            self._socket.settimeout(self._timeout_s)
+            self._socket.sendall(frame)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def receive(self, answer: type[R], version: int, timeout_s: float | None = None) -> R:
+        """The next answer, which must be of the kind and version that was asked for first."""
+        frame = self.receive_frame(timeout_s)
+        try:
+            at = 4
+            if version >= flexible_from(answer.api) and answer.api is not Api.API_VERSIONS:
+                at = skip_tagged_fields(frame, at + 1, frame[at])
+            return schema.decode(answer, version, frame[at:])
+        except (ProtocolError, IndexError) as error:
+            self.close()
+            raise ClientError(f"{self.address} sent an answer that cannot be read: {error}") from None
+
+    def receive_frame(self, timeout_s: float | None = None) -> memoryview:
+        """One answer without its size, beginning with the correlation id."""
+        try:
+            self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
+            size = int.from_bytes(self._read(4), "big", signed=True)
+            if not 4 <= size <= FRAME_BYTES_MAX:
+                self.close()
+                raise ClientError(f"{self.address} does not speak Kafka's protocol: frame of {size} bytes")
+            return self._read(size)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._reader.close()
+            self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _connect(self) -> socket.socket:
+        try:
+            connected = socket.create_connection(self.address, timeout=self._timeout_s)
+        except OSError as error:
+            self.closed = True
+            reason = error.strerror or str(error)
+            raise Unreachable(f"cannot reach {self.address}: {reason}; is a broker running there?") from None
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    def _ask_versions(self) -> dict[int, tuple[int, int]]:
+        # Version 0 is the one every broker answers.
+        self.send(ApiVersionsRequest(), 0)
+        answer = self.receive(ApiVersionsResponse, 0)
+        if answer.error_code != ErrorCode.NONE:
+            raise ClientError(f"{self.address} refused to say which versions it serves: {answer.error_code}")
+        return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+
+    def _read(self, size: int) -> memoryview:
+        frame = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            count = self._reader.readinto(frame[at:])
+            if count == 0:
+                raise ConnectionResetError("the broker closed the connection")
+            at += count
+        return frame
+
+    def _broken(self, error: OSError) -> ClientError:
+        was_closed = self.closed
+        self.close()
+        if isinstance(error, TimeoutError):
+            return TimedOut(f"{self.address} did not answer in {self._timeout_s:g} s")
+        reason = "closed already" if was_closed else error.strerror or str(error)
+        return Unreachable(f"lost the connection to {self.address}: {reason}")

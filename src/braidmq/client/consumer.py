@@ -1,0 +1,222 @@
+"""Reading: partitions are assigned, each has a position, and `poll` moves the positions.
+
+There is no group and nothing is committed: where to begin is said by the caller, as an offset, as `Start`, or
+as a time. Every batch's CRC is checked before its records are handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.connection import Connection
+from braidmq.client.errors import ClientError, TimedOut, Unreachable
+from braidmq.client.offsets import list_offsets
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from braidmq.wire.records import HEADER_BYTES, BatchHeader, fault, parse_header, records
+
+# From version 13 on topics are named by id; names spare us a lookup.
+FETCH_VERSION_MAX = 12
+POLL_TIMEOUT_S = 1.0
+FETCH_BYTES = 52_428_800
+PARTITION_BYTES = 1_048_576
+NO_SESSION_EPOCH = -1
+
+
+class Start(IntEnum):
+    """Where to begin in a partition; the values are those ListOffsets uses."""
+
+    EARLIEST = -2
+    LATEST = -1
+
+
+class Message(NamedTuple):
+    """One record with the place it was read from."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Batch(NamedTuple):
+    """One stored record batch as it came, still compressed."""
+
+    at: TopicPartition
+    header: BatchHeader
+    view: memoryview
+
+
+class Consumer:
+    """Reads assigned partitions. `reset` says where to go on when a position is gone; None raises."""
+
+    def __init__(
+        self,
+        cluster: Cluster | str,
+        *,
+        reset: Start | None = None,
+        min_bytes: int = 1,
+        max_bytes: int = FETCH_BYTES,
+        partition_max_bytes: int = PARTITION_BYTES,
+    ) -> None:
+        self._owns_cluster = isinstance(cluster, str)
+        self._cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
+        self._reset = reset
+        self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
+        self._partition_max_bytes = partition_max_bytes
+        self._positions: dict[TopicPartition, int] = {}
+        self._undecided: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+
+    def assign(
+        self, topic: str, partitions: Iterable[int] | None = None, start: Start | int = Start.EARLIEST
+    ) -> None:
+        """Reads these partitions too (None: all of the topic), from `start` on."""
+        if partitions is None:
+            partitions = range(self._cluster.partition_count(topic))
+        for partition in partitions:
+            self.seek(topic, partition, start)
+
+    def seek(self, topic: str, partition: int, offset: Start | int) -> None:
+        """The next `poll` reads this partition from `offset` on."""
+        at = TopicPartition(topic, partition)
+        self._positions.pop(at, None)
+        self._undecided.pop(at, None)
+        if isinstance(offset, Start):
+            self._undecided[at] = offset
+        else:
+            self._positions[at] = offset
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """Moves every assigned partition to its first record of this time or later, or to its end."""
+        assigned = [*self._positions, *self._undecided]
+        found = list_offsets(self._cluster, dict.fromkeys(assigned, timestamp_ms))
+        for at in assigned:
+            self.seek(*at, found[at].offset if found[at].offset >= 0 else Start.LATEST)
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset of the next record `poll` will return from a partition."""
+        self._decide()
+        return self._positions[TopicPartition(topic, partition)]
+
+    def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Message]:
+        """The next records, at most one fetch of them; empty when none arrive in time."""
+        messages = []
+        for batch in self.poll_batches(timeout_s):
+            position = self._positions[batch.at]
+            for record in records(batch.view):
+                # A batch is fetched whole even when the position lies inside it.
+                if record.offset >= position:
+                    messages.append(Message._make((*batch.at, *record)))
+            self._positions[batch.at] = batch.header.next_offset
+        return messages
+
+    def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> Iterator[Batch]:
+        """The next batches unopened, for those who only count or copy; positions move as they are taken."""
+        self._decide()
+        if not self._positions:
+            raise ClientError("nothing is assigned; call assign first")
+        try:
+            answers = self._fetch(int(timeout_s * 1000))
+        except (Unreachable, TimedOut):
+            self._forget_routes()
+            return
+        for at, answer in answers:
+            yield from self._take(at, answer)
+
+    def close(self) -> None:
+        if self._owns_cluster:
+            self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _decide(self) -> None:
+        """Turns `Start` positions into offsets."""
+        if self._undecided:
+            found = list_offsets(self._cluster, self._undecided)
+            self._positions.update({at: spot.offset for at, spot in found.items()})
+            self._undecided.clear()
+
+    def _fetch(self, wait_ms: int) -> list[tuple[TopicPartition, PartitionData]]:
+        """One fetch from every leader, all under way at once."""
+        groups = self._cluster.by_leader(self._positions)
+        asked = [(connection, self._ask(connection, some, wait_ms)) for connection, some in groups]
+        answers = []
+        for connection, version in asked:
+            answer = connection.receive(FetchResponse, version, wait_ms / 1000 + self._cluster.timeout_s)
+            if answer.error_code != ErrorCode.NONE:
+                raise ApiError(ErrorCode(answer.error_code), f"fetch refused by {connection.address}")
+            for topic in answer.responses:
+                for partition in topic.partitions:
+                    answers.append((TopicPartition(topic.topic, partition.partition_index), partition))
+        return answers
+
+    def _ask(self, connection: Connection, some: list[TopicPartition], wait_ms: int) -> int:
+        topics: dict[str, FetchTopic] = {}
+        for at in some:
+            topics.setdefault(at.topic, FetchTopic(topic=at.topic, partitions=[])).partitions.append(
+                FetchPartition(
+                    partition=at.partition,
+                    fetch_offset=self._positions[at],
+                    partition_max_bytes=self._partition_max_bytes,
+                )
+            )
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=self._max_bytes,
+            session_epoch=NO_SESSION_EPOCH,
+            topics=list(topics.values()),
+        )
+        version = connection.version(FetchRequest, FETCH_VERSION_MAX)
+        connection.send(request, version)
+        return version
+
+    def _take(self, at: TopicPartition, answer: PartitionData) -> Iterator[Batch]:
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
+            self.seek(*at, self._reset)
+            return
+        if code is not ErrorCode.NONE:
+            if not code.retriable:
+                raise ApiError(code, f"{at} at offset {self._positions[at]}: {code.name}")
+            self._cluster.forget(at.topic)
+            return
+        self.high_watermarks[at] = answer.high_watermark
+        if answer.records:
+            # Next time this partition comes last, so that a busy one cannot fill every answer.
+            self._positions[at] = self._positions.pop(at)
+            yield from self._batches(at, memoryview(answer.records))
+
+    def _batches(self, at: TopicPartition, view: memoryview) -> Iterator[Batch]:
+        start, end = 0, len(view)
+        while end - start >= HEADER_BYTES:
+            header = parse_header(view, start)
+            if header.size > end - start:
+                # The broker sends whole pages of the log; the last batch may be cut.
+                return
+            if trouble := fault(view, start, end):
+                raise ClientError(f"{at}: damaged batch at offset {header.base_offset}: {trouble}")
+            if header.next_offset > self._positions[at]:
+                if not header.is_control:
+                    yield Batch(at, header, view[start : start + header.size])
+                self._positions[at] = header.next_offset
+            start += header.size
+
+    def _forget_routes(self) -> None:
+        for topic in {at.topic for at in self._positions}:
+            self._cluster.forget(topic)
