@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from bench import metric, report
 from bench.results import Results
 
@@ -26,9 +25,16 @@ def test_a_ratio_is_between_the_medians_of_the_rounds() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "braid", "hit"),
-    [(metric.BYTES_RATE, 10.0, True), (metric.BYTES_RATE, 9.9, False), (metric.P99, 5.0, True),
-     (metric.P99, 5.1, False), (metric.RSS_IDLE, 1.0, True), (metric.RSS_IDLE, 1.1, False), (metric.P50, 99.0, None)],
-)  # fmt: skip
+    [
+        (metric.BYTES_RATE, 10.0, True),
+        (metric.BYTES_RATE, 9.9, False),
+        (metric.P99, 5.0, True),
+        (metric.P99, 5.1, False),
+        (metric.RSS_IDLE, 1.0, True),
+        (metric.RSS_IDLE, 1.1, False),
+        (metric.P50, 99.0, None),
+    ],
+)
 def test_a_row_hits_or_misses_its_aim_in_the_direction_that_is_better(
     kind: metric.Metric, braid: float, hit: bool | None
 ) -> None:
@@ -48,7 +54,8 @@ def test_a_load_measured_again_replaces_its_rows_and_keeps_the_others(tmp_path: 
 
 def test_a_note_stands_beside_the_misses_it_explains_and_only_there(tmp_path: Path) -> None:
     (tmp_path / "NOTES.md").write_text(
-        "# Explanations\n\n## consume * cold: throughput\nThe disk is the limit.\n\n## hit*: throughput\nNot shown.\n"
+        "# Explanations\n\n## consume * cold: throughput\nThe disk is the limit.\n\n"
+        "## hit*: throughput\nNot shown.\n"
     )
     found = results("consume 1 KB, cold", [1], [2], metric.BYTES_RATE)
     found.rows += results("hit", [2], [1], metric.BYTES_RATE).rows

@@ -6,6 +6,7 @@ import io
 from datetime import timedelta
 from typing import Any
 
+from bench import wire
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12 import response as fetch_response
@@ -14,7 +15,6 @@ from kio.schema.produce.v9 import response as produce_response
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from bench import wire
 from braidmq.wire import records
 
 REQUEST_HEADER_BYTES = 4 + 2 + 2 + 4 + 2 + len(wire.CLIENT_ID) + 1
@@ -73,9 +73,14 @@ def test_an_error_of_any_partition_in_a_produce_answer_is_found() -> None:
 def test_whole_batches_of_a_fetch_answer_are_found_and_a_cut_one_is_not() -> None:
     batch = wire.record_batch(b"value", 3)
     part = fetch_response.PartitionData(
-        partition_index=i32(6), error_code=ErrorCode.none, high_watermark=i64(9), last_stable_offset=i64(9),
-        aborted_transactions=(), preferred_read_replica=-1, records=batch + batch + batch[:-1],
-    )  # fmt: skip
+        partition_index=i32(6),
+        error_code=ErrorCode.none,
+        high_watermark=i64(9),
+        last_stable_offset=i64(9),
+        aborted_transactions=(),
+        preferred_read_replica=-1,
+        records=batch + batch + batch[:-1],
+    )
     topic = fetch_response.FetchableTopicResponse(topic="t", partitions=(part,))
     response = fetch_response.FetchResponse(
         throttle_time=i32Timedelta.parse(timedelta()), error_code=ErrorCode.none, responses=(topic,)
