@@ -255,10 +255,8 @@ def records(view: Buffer) -> Iterator[Record]:
     fixed = header.timestamp_type_append
     timestamp = header.max_timestamp if fixed else header.base_timestamp
     left = header.record_count
-    if left < 0 or left > len(payload) // RECORD_BYTES_MIN:
-        raise _invalid(f"{left} records cannot fit {len(payload)} bytes")
     at = 0
-    while left:
+    while left > 0:
         take = min(left, DECODED_AT_ONCE)
         try:
             rows, at = kernel.decode_records(payload, at, take, header.base_offset, timestamp, fixed)
