@@ -1,0 +1,150 @@
+"""Open files, shared and capped.
+
+Ten thousand partitions must not hold ten thousand descriptors, so logs do not keep files open: they ask a
+`FileCache`, which closes the file that has been idle longest when there are too many. A file in use by
+somebody else (a fetch being sent, a sync in a thread) is pinned and stays open, even past the cap and
+even when its segment has been deleted meanwhile.
+
+Idleness is judged by second chance (the clock algorithm): using a file only sets a flag, which keeps the append path
+short; the work is done when something must be closed.
+
+A cache and all its files belong to one thread. Another thread may use a file that was pinned for it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from braidmq.platform.disk import Disk, DiskFile, Mapped
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Cached:
+    """Something open: closed by the cache when idle, by the last unpin when its file was forgotten."""
+
+    __slots__ = ("_content", "closed", "forgotten", "pins", "used")
+
+    def __init__(self, content: _Closable) -> None:
+        self._content = content
+        self.pins = 0
+        self.used = True
+        self.closed = False
+        self.forgotten = False
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        self.pins -= 1
+        if self.forgotten and self.pins == 0:
+            self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._content.close()
+
+
+class OpenFile(Cached):
+    """An open segment file."""
+
+    __slots__ = ("disk_file",)
+
+    def __init__(self, disk_file: DiskFile) -> None:
+        super().__init__(disk_file)
+        self.disk_file = disk_file
+
+    def fileno(self) -> int:
+        return self.disk_file.fileno()
+
+
+class OpenMap(Cached):
+    """A mapped index file. It counts like a file: Python's mmap keeps a descriptor."""
+
+    __slots__ = ("mapped",)
+
+    def __init__(self, mapped: Mapped) -> None:
+        super().__init__(mapped)
+        self.mapped = mapped
+
+
+class FileCache:
+    """At most `max_open` files and maps open at once, pinned ones apart."""
+
+    __slots__ = ("_entries", "max_open")
+
+    def __init__(self, max_open: int) -> None:
+        self.max_open = max_open
+        self._entries: dict[str, Cached] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(self, disk: Disk, path: str, create: bool = False) -> OpenFile:
+        """The open file at `path`; opened if need be."""
+        found = self._entries.get(path)
+        if isinstance(found, OpenFile):
+            found.used = True
+            return found
+        self._make_room()
+        opened = OpenFile(disk.open(path, create))
+        self._entries[path] = opened
+        return opened
+
+    def map(self, disk: Disk, path: str) -> OpenMap:
+        """The file at `path`, mapped; it must not be empty."""
+        found = self._entries.get(path)
+        if isinstance(found, OpenMap):
+            found.used = True
+            return found
+        self._make_room()
+        opened = OpenMap(disk.map(path))
+        self._entries[path] = opened
+        return opened
+
+    def forget(self, path: str) -> None:
+        """Closes what is open under `path` now, or when its last user has let go of it."""
+        entry = self._entries.pop(path, None)
+        if entry is not None:
+            entry.forgotten = True
+            if entry.pins == 0:
+                entry.close()
+
+    def _make_room(self) -> None:
+        # Each entry is looked at twice at most: once to take its second chance away, once to close it.
+        chances = 2 * len(self._entries)
+        while len(self._entries) >= self.max_open and chances:
+            chances -= 1
+            path, entry = next(iter(self._entries.items()))
+            del self._entries[path]
+            if entry.pins or entry.used:
+                entry.used = False
+                self._entries[path] = entry
+            else:
+                entry.close()
+
+
+class FileSlice:
+    """A range of a segment file that can be sent; the file stays open until `release`."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: OpenFile, position: int, size: int) -> None:
+        file.pins += 1
+        self.file: OpenFile | None = file
+        self.position = position
+        self.size = size
+
+    def read(self) -> bytes:
+        """The bytes themselves, for those who must look at them."""
+        assert self.file is not None, "a released slice cannot be read"
+        return self.file.disk_file.read_at(self.size, self.position)
+
+    def release(self) -> None:
+        """Lets the file be closed; calling it again does nothing."""
+        file, self.file = self.file, None
+        if file is not None:
+            file.unpin()

@@ -1,0 +1,492 @@
+"""A partition's log: batches in, slices of files out, nothing else.
+
+    append   producer check → offset stamped in place → one write at the end of the last segment
+    read     offset → segment → position, from memory at the tail, else through the sparse index → FileSlice
+    flush    begin (loop) → run (any thread: fdatasync) → done (loop): durable_offset moves
+    checkpoint   the same three steps, for the recovery point and the producer snapshot
+
+A log belongs to one thread; only the `run` of a job may happen elsewhere. What is below `durable_offset` survives
+a power loss. After an fdatasync that failed the log is `failed`: it takes no more appends, serves what was
+durable before, and a restart must decide what the disk holds.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from braidmq.config import TimestampType, TopicConfig
+from braidmq.log import lookup
+from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint, CheckpointFiles, CheckpointJob
+from braidmq.log.files import FileCache, FileSlice
+from braidmq.log.flush import FlushJob
+from braidmq.log.index import RELATIVE_OFFSET_MAX
+from braidmq.log.producer_state import ProducerEntry, ProducerLimits
+from braidmq.log.recovery import Recovered, Recovery
+from braidmq.log.retention import expired_count
+from braidmq.log.segment import Segment
+from braidmq.platform.clock import Clock
+from braidmq.platform.disk import Disk
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import BatchHeader, stamp
+
+__all__ = ["Appended", "CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
+
+# A refused write of these kinds leaves the file as sound as it was; any other makes the disk suspect.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+
+
+class Appended(NamedTuple):
+    """What became of a batch."""
+
+    base_offset: int
+    append_time_ms: int
+    """The broker's stamp under LogAppendTime, else -1."""
+    duplicate: bool
+
+
+class Log:
+    """One partition's log."""
+
+    __slots__ = (
+        "_active", "_checkpoint", "_checkpoint_files", "_checkpoint_number", "_clock", "_config", "_directory", "_dirty",
+        "_disk", "_durable_position", "_durable_segment", "_epoch", "_epochs", "_files", "_flushing", "_producers",
+        "_roll_at_ms", "_segments", "_snapshot_offset", "_unsynced_directories", "durable_offset", "end_offset", "failed",
+        "notes", "size_bytes", "start_offset", "unflushed_since_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: TopicConfig,
+        clock: Clock,
+        files: FileCache,
+        recovered: Recovered,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._segments = recovered.segments
+        self._active = recovered.segments[-1]
+        self._epochs = recovered.epochs
+        self._epoch = recovered.epochs.latest
+        self._producers = recovered.producers
+        self._checkpoint = recovered.checkpoint
+        self._checkpoint_files = CheckpointFiles(disk, directory)
+        self._checkpoint_number = 0
+        self._snapshot_offset = (
+            self._checkpoint.snapshot_offset if self._checkpoint is not None else NO_SNAPSHOT
+        )
+        self._dirty: list[Segment] = []
+        self._flushing = False
+        self._unsynced_directories: list[str] = []
+        self._durable_segment = self._active
+        self._durable_position = self._active.size_bytes
+        self._roll_at_ms = self._active.created_ms + config.segment_ms
+        self.start_offset = recovered.start_offset
+        self.end_offset = recovered.end_offset
+        self.durable_offset = recovered.end_offset
+        self.size_bytes = sum(segment.size_bytes for segment in self._segments)
+        self.failed: Exception | None = None
+        self.unflushed_since_ms: int | None = None
+        """Wall time of the oldest append that is not durable yet."""
+        self.notes = recovered.notes
+        """What recovery had to cut off or rebuild, for people."""
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: Path,
+        config: TopicConfig,
+        clock: Clock,
+        files: FileCache,
+        producers: ProducerLimits,
+    ) -> Log:
+        """Opens the log in `path`, creating or recovering it; may run in any thread."""
+        directory = str(path)
+        topmost = disk.makedirs(path)
+        recovered = Recovery(disk, files, directory, config.index_interval_bytes, clock, producers).run()
+        log = cls(disk, directory, config, clock, files, recovered)
+        if topmost is not None:
+            # Synced with the first flush: until then there is nothing in them to lose.
+            log._unsynced_directories = _lineage(path, topmost)
+        if recovered.must_checkpoint:
+            log._checkpoint_now()
+        return log
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int = 0) -> Appended:
+        """Appends one checked batch, stamping its offset and epoch in place.
+
+        A repeated batch of an idempotent producer is not written again; the answer says where it is. ApiError
+        if the producer's sequence is wrong, or the disk refuses: then nothing of the batch remains.
+        """
+        if self.failed is not None:
+            raise self._refusal(self.failed)
+        if header.producer_id >= 0 and (kept := self._producers.check(header)) is not None:
+            return Appended(kept.base_offset, kept.append_time_ms, True)
+        if leader_epoch != self._epoch:
+            self._begin_epoch(leader_epoch)
+        now_ms = self._clock.wall_ms()
+        size = len(batch)
+        base_offset = self.end_offset
+        end_offset = base_offset + header.last_offset_delta + 1
+        segment = self._active
+        if (
+            segment.size_bytes + size > self._config.segment_bytes
+            or now_ms >= self._roll_at_ms
+            or end_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        ):
+            segment = self._roll(now_ms)
+        stamp(batch, base_offset, leader_epoch)
+        if not segment.dirty:
+            self._soil(segment)
+        try:
+            segment.append(batch, base_offset, header.max_timestamp)
+        except OSError as error:
+            raise self._undo_append(segment, error) from error
+        self.end_offset = end_offset
+        self.size_bytes += size
+        if self.unflushed_since_ms is None:
+            self.unflushed_since_ms = now_ms
+        append_time_ms = (
+            header.max_timestamp if self._config.message_timestamp_type == TimestampType.APPEND else -1
+        )
+        if header.producer_id >= 0:
+            self._producers.record(header, base_offset, now_ms, append_time_ms)
+        return Appended(base_offset, append_time_ms, False)
+
+    def _soil(self, segment: Segment) -> None:
+        segment.dirty = True
+        self._dirty.append(segment)
+        if not segment.exists and self._directory not in self._unsynced_directories:
+            self._unsynced_directories.append(self._directory)
+
+    def _undo_append(self, segment: Segment, error: OSError) -> ApiError:
+        try:
+            segment.undo()
+        except OSError as second:
+            self.fail(second)
+        if error.errno not in _NO_ROOM:
+            self.fail(error)
+        return self._refusal(error)
+
+    def _refusal(self, error: Exception) -> ApiError:
+        what = (
+            "the log has failed and takes no more records"
+            if self.failed is not None
+            else "the record was not stored"
+        )
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory}: {what}: {error}")
+
+    def _roll(self, now_ms: int) -> Segment:
+        """Begins the next segment; nothing is synced here, the flush job takes every dirty segment."""
+        if self._active.size_bytes:
+            self._active.seal()
+            self._active = Segment(
+                self._disk,
+                self._files,
+                self._directory,
+                self.end_offset,
+                self._config.index_interval_bytes,
+                now_ms,
+            )
+            self._segments.append(self._active)
+            if self.durable_offset == self.end_offset:
+                self._durable_segment, self._durable_position = self._active, 0
+        self._active.created_ms = now_ms
+        self._roll_at_ms = now_ms + self._config.segment_ms
+        return self._active
+
+    def _begin_epoch(self, leader_epoch: int) -> None:
+        if leader_epoch < self._epoch:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self._directory}: leader epoch {leader_epoch} is over, epoch {self._epoch} has begun",
+            )
+        self._epochs.begin(leader_epoch, self.end_offset)
+        self._epoch = leader_epoch
+        self._checkpoint_now()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int) -> FileSlice | None:
+        """Batches from the one that holds `offset` on, all below `limit_offset`; None if there are none yet.
+
+        At least one whole batch, even if larger than `max_bytes`; the last one may be cut. ApiError
+        OFFSET_OUT_OF_RANGE outside of the log, CORRUPT_MESSAGE when the disk no longer holds what was written.
+        """
+        if offset < self.start_offset or offset > self.end_offset:
+            raise self._out_of_range(offset)
+        if self.failed is not None and limit_offset > self.durable_offset:
+            limit_offset = self.durable_offset
+        if offset >= limit_offset:
+            return None
+        segment = self._active
+        if offset < segment.base_offset:
+            segment = self._segments[self._number_of(offset)]
+        found = segment.locate(offset)
+        if found is None:
+            return self._read_next(segment, max_bytes, limit_offset)
+        position, size = found
+        left = self._limit_position(segment, limit_offset) - position
+        if size > left:
+            return None
+        if size < max_bytes:
+            size = max_bytes if max_bytes < left else left
+        if position < segment.untrusted_below:
+            segment.verify(position, size)
+        file = segment.open()
+        file.used = True
+        return FileSlice(file, position, size)
+
+    def _read_next(self, segment: Segment, max_bytes: int, limit_offset: int) -> FileSlice | None:
+        """Goes on behind `segment`, which ends early: a file between it and the next has been lost."""
+        number = self._number_of(segment.base_offset) + 1
+        if number == len(self._segments):
+            return None
+        return self.read(self._segments[number].base_offset, max_bytes, limit_offset)
+
+    def _number_of(self, offset: int) -> int:
+        return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
+
+    def _limit_position(self, segment: Segment, limit_offset: int) -> int:
+        """The byte of `segment` at which `limit_offset` begins; its end if that is later."""
+        if limit_offset == self.durable_offset and segment is self._durable_segment:
+            return self._durable_position
+        if limit_offset >= self.end_offset:
+            return segment.size_bytes
+        if segment is not self._active and limit_offset >= self._following(segment).base_offset:
+            return segment.size_bytes
+        found = segment.locate(limit_offset)
+        return segment.size_bytes if found is None else found[0]
+
+    def _following(self, segment: Segment) -> Segment:
+        return self._segments[self._number_of(segment.base_offset) + 1]
+
+    def _out_of_range(self, offset: int) -> ApiError:
+        return ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self._directory}: offset {offset} is outside of {self.start_offset} to {self.end_offset}",
+        )
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and the offset where it ended; (-1, -1) if unknown."""
+        return self._epochs.end_offset(epoch, self.end_offset)
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Timestamp and offset of the first record not before `timestamp_ms`; None if all are."""
+        return lookup.first_at_or_after(self._segments, self.start_offset, timestamp_ms)
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp in the log and the first offset that has it; None if the log is empty."""
+        return lookup.newest(self._segments, self.start_offset)
+
+    # -- durability -----------------------------------------------------------------------------
+
+    @property
+    def unflushed_records(self) -> int:
+        return self.end_offset - self.durable_offset
+
+    def flush_begin(self) -> FlushJob | None:
+        """A job that makes all records so far durable; None if they are, or while another one is under way."""
+        if (
+            self._flushing
+            or self.failed is not None
+            or (not self._dirty and self.durable_offset == self.end_offset)
+        ):
+            return None
+        try:
+            job = FlushJob(
+                self._disk,
+                self._dirty,
+                self._unsynced_directories,
+                self.end_offset,
+                self._active,
+                self._clock.wall_ms(),
+            )
+        except OSError as error:
+            self.fail(error)
+            return None
+        for segment in self._dirty:
+            segment.dirty = False
+        self._dirty = []
+        self._unsynced_directories = []
+        self._flushing = True
+        return job
+
+    def flush_done(self, job: FlushJob) -> None:
+        """Takes note of a job that has run; if it failed, the log has."""
+        self._flushing = False
+        job.release()
+        if job.error is not None:
+            self.fail(job.error)
+        if self.failed is not None:
+            return
+        self.durable_offset = job.end_offset
+        self._durable_segment = job.segment
+        self._durable_position = job.position
+        self.unflushed_since_ms = job.begun_ms if self.end_offset > job.end_offset else None
+
+    def fail(self, error: Exception) -> None:
+        """Stops appends for good; what was durable stays readable."""
+        if self.failed is None:
+            self.failed = error
+
+    def checkpoint_begin(self) -> CheckpointJob | None:
+        """A job that writes recovery point, start offset, epochs and producers; None if they are on disk."""
+        if self.failed is not None:
+            return None
+        self._producers.expire(self._clock.wall_ms())
+        self._active.index.write_out()
+        snapshot = None
+        if self._producers.changed:
+            self._producers.changed = False
+            self._snapshot_offset = self.durable_offset
+            snapshot = self._producers.snapshot(self.durable_offset)
+        checkpoint = Checkpoint(
+            recovery_offset=self.durable_offset,
+            segment_offset=self._durable_segment.base_offset,
+            position=self._durable_position,
+            start_offset=self.start_offset,
+            epochs=tuple(self._epochs.entries()),
+            segment_created_ms=self._durable_segment.created_ms,
+            snapshot_offset=self._snapshot_offset,
+        )
+        if checkpoint == self._checkpoint and snapshot is None:
+            return None
+        self._checkpoint_number += 1
+        return CheckpointJob(self._checkpoint_files, self._checkpoint_number, checkpoint, snapshot)
+
+    def checkpoint_done(self, job: CheckpointJob) -> None:
+        """Takes note of a job that has run; one that failed is made up for by the next."""
+        if job.error is not None:
+            self._producers.changed = True
+        else:
+            self._checkpoint = job.checkpoint
+
+    def _checkpoint_now(self) -> None:
+        job = self.checkpoint_begin()
+        if job is not None:
+            try:
+                job.run()
+            except OSError as error:
+                raise self._refusal(error) from error
+            finally:
+                self.checkpoint_done(job)
+
+    # -- the rest of its life -------------------------------------------------------------------
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Takes new options; they hold from the next append, roll or expiry on."""
+        self._config = config
+        self._roll_at_ms = self._active.created_ms + config.segment_ms
+
+    def delete_before(self, offset: int) -> None:
+        """Hides the records before `offset`; durable with the next checkpoint, files go with the next expiry."""
+        if offset > self.end_offset or offset < 0:
+            raise self._out_of_range(offset)
+        self.start_offset = max(self.start_offset, offset)
+
+    def expire(self, now_ms: int, by_time: bool) -> list[Path]:
+        """Takes segments past retention out of the log; their files, to be removed later with `retention.remove`.
+
+        `by_time` says whether retention.ms counts this time. An expired last segment is ended, and goes when
+        the recovery point has passed it.
+        """
+        if self.failed is not None:
+            return []
+        count = expired_count(self._segments, self._config, self.start_offset, now_ms, by_time)
+        if count == len(self._segments):
+            self._roll(now_ms)
+        return self._drop_segments(min(count, len(self._segments) - 1))
+
+    def drop_oldest(self) -> list[Path]:
+        """Takes the oldest segment out of the log, expired or not, because the disk is full."""
+        if self.failed is not None:
+            return []
+        if len(self._segments) == 1:
+            self._roll(self._clock.wall_ms())
+        return self._drop_segments(min(1, len(self._segments) - 1))
+
+    def _drop_segments(self, count: int) -> list[Path]:
+        synced = self._checkpoint.recovery_offset if self._checkpoint is not None else 0
+        while count and self._segments[count].base_offset > synced:
+            count -= 1
+        paths = []
+        for segment in self._segments[:count]:
+            self.size_bytes -= segment.size_bytes
+            paths += [Path(path) for path in segment.rename_deleted()]
+        del self._segments[:count]
+        self.start_offset = max(self.start_offset, self._segments[0].base_offset)
+        return paths
+
+    def truncate_to(self, offset: int) -> None:
+        """Cuts off the batch that holds `offset` and all after it, as a follower must; blocks."""
+        if offset >= self.end_offset:
+            return
+        number = self._number_of(max(offset, self.start_offset))
+        segment = self._segments[number]
+        found = segment.find_offset(max(offset, self.start_offset))
+        position, end_offset = (
+            (found[0], found[1].base_offset) if found is not None else (0, segment.base_offset)
+        )
+        if end_offset < self.durable_offset:
+            self.durable_offset, self._durable_segment, self._durable_position = end_offset, segment, position
+        self.end_offset = end_offset
+        self._producers.cut_to(end_offset)
+        self._epochs.cut_to(end_offset)
+        self._epoch = self._epochs.latest
+        # First the recovery point goes back: bytes behind it will be written anew and must be checked after a crash.
+        self._checkpoint_now()
+        for later in reversed(self._segments[number + 1 :]):
+            later.unlink()
+        del self._segments[number + 1 :]
+        segment.truncate(position)
+        self._disk.sync_directory(self._directory)
+        self._active = segment
+        self._dirty = [dirty for dirty in self._dirty if dirty in self._segments]
+        self.start_offset = min(self.start_offset, end_offset)
+        self.size_bytes = sum(segment.size_bytes for segment in self._segments)
+
+    def producers(self) -> list[ProducerEntry]:
+        """The idempotent producers this partition remembers."""
+        return list(self._producers)
+
+    def close(self) -> None:
+        """Makes everything durable and closes: the next open has nothing to check."""
+        if self.failed is None:
+            job = self.flush_begin()
+            if job is not None:
+                try:
+                    job.run()
+                finally:
+                    self.flush_done(job)
+            self._checkpoint_now()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Lets go of all files, as after a crash or before the directory is removed."""
+        for segment in self._segments:
+            segment.forget_files()
+
+
+_base_offset = attrgetter("base_offset")
+
+
+def _lineage(path: Path, topmost: Path) -> list[str]:
+    """Directories to sync so that `path`, created from `topmost` on, is found again after a crash."""
+    lineage = [str(path)]
+    while path != topmost:
+        path = path.parent
+        lineage.append(str(path))
+    lineage.append(str(path.parent))
+    return lineage

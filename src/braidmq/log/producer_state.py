@@ -1,0 +1,203 @@
+"""What a partition remembers of idempotent producers, so that a retry is not written twice.
+
+A producer numbers its batches. For each producer id the last five batches are kept, as many as a client may have in
+flight, with the offsets they got. A batch that repeats one of them is a retry and gets the same answer; one that
+follows the newest is appended; anything else means that something was lost on the way, and is refused
+(KIP-98; the codes are those Kafka gives).
+
+The state is written beside the log at checkpoints, only with batches that are durable there: a snapshot that
+remembered a batch the disk then lost would answer its retry as if it were stored. What came after is
+replayed from the batch headers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import BatchHeader
+
+BATCHES_KEPT = 5
+SEQUENCE_MAX = 2**31 - 1
+SNAPSHOT_NAME = "producers"
+
+_MAGIC = b"braidpr1"
+_HEAD = Struct(">8sqI")
+_PRODUCER = Struct(">qhqB")
+_BATCH = Struct(">iiqqq")
+_CHECK = Struct(">I")
+
+
+class ProducerLimits(NamedTuple):
+    """How long and how many producers a partition remembers."""
+
+    expiration_ms: int
+    ids_max: int
+
+
+class KeptBatch(NamedTuple):
+    """A batch of a producer: its sequences and where it went."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+
+
+class ProducerEntry:
+    """One producer id: its epoch, its newest batches, when it was last heard of."""
+
+    __slots__ = ("batches", "epoch", "last_seen_ms", "producer_id")
+
+    def __init__(self, producer_id: int, epoch: int, last_seen_ms: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.last_seen_ms = last_seen_ms
+        self.batches: list[KeptBatch] = []
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the newest record, -1 when none is known."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_timestamp(self) -> int:
+        return self.last_seen_ms
+
+
+class ProducerState:
+    """The producers of one partition, longest silent first."""
+
+    __slots__ = ("_producers", "changed", "limits")
+
+    def __init__(self, limits: ProducerLimits) -> None:
+        self.limits = limits
+        self._producers: OrderedDict[int, ProducerEntry] = OrderedDict()
+        self.changed = False
+        """Whether anything happened since the last snapshot."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        return iter(self._producers.values())
+
+    def check(self, header: BatchHeader) -> KeptBatch | None:
+        """The batch that `header` repeats, None if it is new and in order; ApiError if it must be refused."""
+        entry = self._producers.get(header.producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch < entry.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, a newer one with epoch"
+                f" {entry.epoch} has taken its place",
+            )
+        if header.producer_epoch > entry.epoch:
+            if header.base_sequence != 0:
+                raise _out_of_order(header, f"the first sequence of epoch {header.producer_epoch} must be 0")
+            return None
+        if not entry.batches:
+            return None
+        base, last = header.base_sequence, header.last_sequence
+        if base == _next_sequence(entry.batches[-1].last_sequence):
+            return None
+        for kept in entry.batches:
+            if kept.base_sequence == base and kept.last_sequence == last:
+                return kept
+        raise _out_of_order(header, f"expected {_next_sequence(entry.batches[-1].last_sequence)}")
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int, append_time_ms: int = -1) -> None:
+        """Remembers a batch that was appended at `base_offset`."""
+        producer_id = header.producer_id
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            if len(self._producers) >= self.limits.ids_max:
+                self._producers.popitem(last=False)
+            entry = self._producers[producer_id] = ProducerEntry(producer_id, header.producer_epoch, now_ms)
+        elif entry.epoch != header.producer_epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        batches = entry.batches
+        last_offset = base_offset + header.last_offset_delta
+        batches.append(
+            KeptBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, append_time_ms)
+        )
+        if len(batches) > BATCHES_KEPT:
+            del batches[0]
+        entry.last_seen_ms = now_ms
+        self._producers.move_to_end(producer_id)
+        self.changed = True
+
+    def expire(self, now_ms: int) -> None:
+        """Forgets producers that have been silent for too long."""
+        oldest_ms = now_ms - self.limits.expiration_ms
+        while self._producers:
+            producer_id, entry = next(iter(self._producers.items()))
+            if entry.last_seen_ms > oldest_ms:
+                return
+            del self._producers[producer_id]
+            self.changed = True
+
+    def cut_to(self, end_offset: int) -> None:
+        """Forgets batches at or past `end_offset`, which the log has lost or cut off."""
+        for entry in self._producers.values():
+            if entry.batches and entry.batches[-1].last_offset >= end_offset:
+                entry.batches = [kept for kept in entry.batches if kept.last_offset < end_offset]
+                self.changed = True
+
+    # -- snapshot -------------------------------------------------------------------------------
+
+    def snapshot(self, durable_offset: int) -> bytes:
+        """The state as of `durable_offset`, for a file."""
+        parts = [_HEAD.pack(_MAGIC, durable_offset, len(self._producers))]
+        for entry in self._producers.values():
+            kept = [batch for batch in entry.batches if batch.last_offset < durable_offset]
+            parts.append(_PRODUCER.pack(entry.producer_id, entry.epoch, entry.last_seen_ms, len(kept)))
+            parts += [_BATCH.pack(*batch) for batch in kept]
+        body = b"".join(parts)
+        return body + _CHECK.pack(crc32c(body))
+
+    def restore(self, content: bytes) -> int | None:
+        """Takes the state from a snapshot; the offset it is good for, None if it is damaged."""
+        body = content[: -_CHECK.size]
+        if content[-_CHECK.size :] != _CHECK.pack(crc32c(body)):
+            return None
+        try:
+            return self._restore(body)
+        except StructError:
+            return None
+
+    def _restore(self, body: bytes) -> int | None:
+        magic, offset, count = _HEAD.unpack_from(body)
+        if magic != _MAGIC:
+            return None
+        at = _HEAD.size
+        restored: OrderedDict[int, ProducerEntry] = OrderedDict()
+        for _ in range(count):
+            producer_id, epoch, last_seen_ms, batch_count = _PRODUCER.unpack_from(body, at)
+            at += _PRODUCER.size
+            entry = restored[producer_id] = ProducerEntry(producer_id, epoch, last_seen_ms)
+            for _ in range(batch_count):
+                entry.batches.append(KeptBatch(*_BATCH.unpack_from(body, at)))
+                at += _BATCH.size
+        self._producers = restored
+        return int(offset)
+
+
+def _next_sequence(sequence: int) -> int:
+    return 0 if sequence == SEQUENCE_MAX else sequence + 1
+
+
+def _out_of_order(header: BatchHeader, why: str) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence}; {why}",
+    )

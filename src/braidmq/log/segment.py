@@ -1,0 +1,331 @@
+"""A segment: one file of record batches, named by its first offset, with its sparse index.
+
+The last segment of a log takes appends; the others only shrink the log from its old end. A segment keeps no
+file open by itself (see `files`), creates its file with its first batch, and loads its index when somebody
+first looks something up in it or appends to it.
+
+Where the newest batches start is also kept in memory, so that consumers at the tail need neither index nor disk.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from braidmq.log.files import FileCache, OpenFile
+from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, Entry, SegmentIndex
+from braidmq.log.scan import Damage, check, hop
+from braidmq.log.verified import VerifiedRanges
+from braidmq.platform.disk import Disk
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import BatchHeader
+
+LOG_SUFFIX = ".log"
+DELETED_SUFFIX = ".deleted"
+SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
+RECENT_BATCHES_MAX = 128
+NO_TIMESTAMP = -1
+
+
+class Segment:
+    """One file of a partition's log."""
+
+    __slots__ = (
+        "_disk", "_file", "_files", "_index", "_indexed_at", "_interval_bytes", "_loaded", "_recent_offsets",
+        "_recent_positions", "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed",
+        "size_bytes", "stem", "untrusted_below",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        base_offset: int,
+        interval_bytes: int,
+        created_ms: int,
+    ) -> None:
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.stem = f"{directory}/{base_offset:020d}"
+        self.size_bytes = 0
+        self.max_timestamp = NO_TIMESTAMP
+        """Largest timestamp of the segment; known once its index is loaded, see `load`."""
+        self.sealed = False
+        self.dirty = False
+        self.exists = False
+        self.untrusted_below = 0
+        """Bytes before this position were written by an earlier run and not checked since."""
+        self._disk = disk
+        self._files = files
+        self._interval_bytes = interval_bytes
+        self._file: OpenFile | None = None
+        self._index: SegmentIndex | None = None
+        self._loaded = True
+        self._indexed_at = 0
+        self._verified: VerifiedRanges | None = None
+        self._recent_offsets: array[int] | None = None
+        self._recent_positions: array[int] | None = None
+
+    def found(self, size_bytes: int, trusted_from: int) -> None:
+        """Takes over a file of an earlier run, checked from `trusted_from` on."""
+        self.exists = True
+        self.size_bytes = size_bytes
+        self.untrusted_below = trusted_from
+        self._loaded = False
+
+    @property
+    def path(self) -> str:
+        return self.stem + LOG_SUFFIX
+
+    @property
+    def name(self) -> str:
+        return f"{self.base_offset:020d}{LOG_SUFFIX}"
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, base_offset: int, timestamp: int) -> None:
+        """Writes a stamped batch at the end. OSError: nothing was appended, but `undo` must be called."""
+        file = self._file
+        if file is None or file.closed:
+            file = self.open(create=True)
+        if not self._loaded:
+            self.load()
+        file.used = True
+        position = self.size_bytes
+        size = len(batch)
+        written = file.disk_file.write_at(batch, position)
+        while written < size:
+            written += file.disk_file.write_at(batch[written:], position + written)
+        self.size_bytes = position + size
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        if position - self._indexed_at > self._interval_bytes:
+            self.index.add(base_offset, position, self.max_timestamp)
+            self._indexed_at = position
+        offsets, positions = self._recent_offsets, self._recent_positions
+        if offsets is None or positions is None:
+            self._recent_offsets, self._recent_positions = array("q", (base_offset,)), array("q", (position,))
+        else:
+            offsets.append(base_offset)
+            positions.append(position)
+            if len(offsets) > RECENT_BATCHES_MAX:
+                del offsets[: RECENT_BATCHES_MAX // 2]
+                del positions[: RECENT_BATCHES_MAX // 2]
+
+    def undo(self) -> None:
+        """Removes whatever a failed append left behind the last whole batch."""
+        if self.exists:
+            self.open().disk_file.truncate(self.size_bytes)
+
+    def seal(self) -> None:
+        """Ends appends: the index gets its last entry and is written out."""
+        self.sealed = True
+        self._forget_recent()
+        self._loaded = False
+        self.load()
+
+    def open(self, create: bool = False) -> OpenFile:
+        """The segment's file, open until the cache needs its place."""
+        file = self._file
+        if file is None or file.closed:
+            file = self._file = self._files.open(self._disk, self.path, create)
+            self.exists = True
+        return file
+
+    # -- finding --------------------------------------------------------------------------------
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """Position and size of the batch that holds `offset`, or of the first one after it; None past the end."""
+        offsets, positions = self._recent_offsets, self._recent_positions
+        if offsets is not None and positions is not None and offset >= offsets[0]:
+            number = bisect_right(offsets, offset)
+            position = positions[number - 1]
+            return position, (positions[number] if number < len(positions) else self.size_bytes) - position
+        found = self.find_offset(offset)
+        return None if found is None else (found[0], found[1].size)
+
+    def find_offset(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the batch that holds `offset`, or of the first one after it."""
+        try:
+            return self._find_offset(offset)
+        except BadIndex:
+            self.rebuild_index()
+            return self._find_offset(offset)
+
+    def _find_offset(self, offset: int) -> tuple[int, BatchHeader] | None:
+        self.load()
+        entry = self.index.floor_offset(offset) if self.size_bytes > self._interval_bytes else None
+        position, expected = (entry.position, entry.offset) if entry is not None else (0, self.base_offset)
+        try:
+            for at, header in hop(self.open().disk_file, position, self.size_bytes, expected):
+                if header.last_offset >= offset:
+                    return at, header
+        except Damage as damage:
+            if entry is not None and damage.position == position:
+                raise BadIndex(str(damage)) from damage
+            raise self.corrupt(damage) from damage
+        return None
+
+    def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of batches that reach `timestamp` and `offset`, from the first such on."""
+        self.load()
+        try:
+            entry = self._later(self.index.before_time(timestamp), self.index.floor_offset(offset))
+        except BadIndex:
+            self.rebuild_index()
+            entry = self._later(self.index.before_time(timestamp), self.index.floor_offset(offset))
+        position, expected = (entry.position, entry.offset) if entry is not None else (0, self.base_offset)
+        # A rotten timestamp must not send a reader to the wrong place, so what is not trusted is checked.
+        walk = check if position < self.untrusted_below else hop
+        try:
+            for at, header in walk(self.open().disk_file, position, self.size_bytes, expected):
+                if header.max_timestamp >= timestamp and header.last_offset >= offset:
+                    yield at, header
+        except Damage as damage:
+            raise self.corrupt(damage) from damage
+
+    @staticmethod
+    def _later(one: Entry | None, other: Entry | None) -> Entry | None:
+        if one is None or other is None:
+            return one or other
+        return max(one, other)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the file, checked first if an earlier run wrote them."""
+        if position < self.untrusted_below:
+            self.verify(position, size)
+        return self.open().disk_file.read_at(size, position)
+
+    # -- checking -------------------------------------------------------------------------------
+
+    def verify(self, position: int, size: int) -> None:
+        """Checks the batches of [position, position + size) that an earlier run wrote, once.
+
+        `position` is where a batch starts. ApiError CORRUPT_MESSAGE if one is damaged.
+        """
+        verified = self._verified
+        if verified is None:
+            verified = self._verified = VerifiedRanges()
+        stop = min(position + size, self.untrusted_below)
+        reach = verified.reach(position)
+        start, expected = reach if reach is not None else (position, None)
+        if start >= stop:
+            return
+        end, next_offset = start, expected
+        try:
+            for at, header in check(self.open().disk_file, start, self.untrusted_below, expected):
+                end, next_offset = at + header.size, header.next_offset
+                if end >= stop:
+                    break
+        except Damage as damage:
+            raise self.corrupt(damage) from damage
+        if next_offset is not None:
+            verified.add(start, end, next_offset)
+
+    def corrupt(self, damage: Damage) -> ApiError:
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"segment {self.name}: {damage}; run braid doctor")
+
+    # -- index ----------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> SegmentIndex:
+        if self._index is None:
+            self._index = SegmentIndex(self._disk, self._files, self.stem, self.base_offset)
+        return self._index
+
+    def load(self) -> None:
+        """Completes the index from the log, normally a hop over the last few batches.
+
+        Afterwards `max_timestamp` is known. Uses no shared handle, so that recovery can do it in a thread.
+        """
+        if self._loaded:
+            return
+        if not len(self.index):
+            self.index.load(self.size_bytes)
+        try:
+            self._complete_index()
+        except BadIndex:
+            self.rebuild_index()
+        self._loaded = True
+
+    def rebuild_index(self) -> None:
+        """Makes the index anew from the batch headers."""
+        self.index.clear()
+        self.index.cut()
+        self._complete_index()
+        self._loaded = True
+
+    def _complete_index(self) -> None:
+        index = self.index
+        last = index.last
+        position, expected = (last.position, last.offset) if last is not None else (0, self.base_offset)
+        self.max_timestamp = last.timestamp if last is not None else NO_TIMESTAMP
+        self._indexed_at = position
+        if not self.size_bytes:
+            return
+        file = self._disk.open(self.path)
+        try:
+            for at, header in hop(file, position, self.size_bytes, expected):
+                self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+                ends_sealed = self.sealed and at + header.size == self.size_bytes
+                indexed = len(index) and at == self._indexed_at
+                if not indexed and (ends_sealed or at - self._indexed_at > self._interval_bytes):
+                    index.add(header.base_offset, at, self.max_timestamp)
+                    self._indexed_at = at
+        except Damage as damage:
+            if last is not None and damage.position == position:
+                raise BadIndex(str(damage)) from damage
+            # What lies before the damage stays findable; reading past it reports the damage.
+            self._indexed_at = damage.position - self._interval_bytes
+        finally:
+            file.close()
+        if self.sealed:
+            index.write_out()
+
+    def truncate(self, position: int) -> None:
+        """Cuts the file at `position`, durably, and the index with it; the segment takes appends again."""
+        file = self.open().disk_file
+        file.truncate(position)
+        file.fdatasync()
+        self._forget_recent()
+        self.sealed = False
+        self.size_bytes = position
+        self.untrusted_below = min(self.untrusted_below, position)
+        self._verified = None
+        self.index.write_out()
+        self.index.clear()
+        self.index.load(position)
+        self.index.cut()
+        self._loaded = False
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    def rename_deleted(self) -> list[str]:
+        """Takes the segment out of the log by name; the files to remove later."""
+        self.forget_files()
+        renamed = []
+        for suffix in SUFFIXES:
+            path = self.stem + suffix
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
+    def unlink(self) -> None:
+        """Removes the segment's files."""
+        self.forget_files()
+        for suffix in SUFFIXES:
+            if self._disk.exists(self.stem + suffix):
+                self._disk.unlink(self.stem + suffix)
+
+    def forget_files(self) -> None:
+        """Closes the segment's files, once nobody uses them."""
+        self._file = None
+        self._files.forget(self.path)
+        if self._index is not None:
+            self._index.forget_files()
+
+    def _forget_recent(self) -> None:
+        self._recent_offsets = self._recent_positions = None

@@ -1,0 +1,28 @@
+"""One process per data directory: an advisory lock that the kernel lets go of when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class DirectoryInUse(OSError):
+    """Another process holds the directory."""
+
+
+class DirectoryLock:
+    """Held from construction until `release`, or until the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise DirectoryInUse(
+                "in use by another broker process; stop it, or choose another directory with --data"
+            ) from None
+
+    def release(self) -> None:
+        os.close(self._fd)
