@@ -1,0 +1,1 @@
+"""Topics, partitions and the work that keeps them: what every face calls, knowing no protocol."""

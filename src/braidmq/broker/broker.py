@@ -1,0 +1,159 @@
+"""The broker: one data directory, its topics, and everything that keeps them.
+
+This is the wiring. Faces call `partition`, `topics`, `producer_ids` and the few operations below; they
+never see files, threads or timers.
+
+After a crash, the partitions that were being written (named in the file `active`) are recovered before
+clients are accepted, in threads. Every other partition is checked when it is first used. The file only
+decides where that time is spent: a partition missing from it is still recovered, since opening a log always
+checks what its last checkpoint does not cover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from braidmq.broker.group_commit import DiskThreads, GroupCommit
+from braidmq.broker.housekeeping import DiskLevel, Housekeeping
+from braidmq.broker.partition import Partition
+from braidmq.broker.producer_ids import ProducerIds
+from braidmq.broker.topic import Topic
+from braidmq.broker.topics import Topics
+from braidmq.cluster.store import Store
+from braidmq.config import Config, TopicConfig
+from braidmq.log.files import FileCache
+from braidmq.log.log import Log
+from braidmq.log.producer_state import ProducerLimits
+from braidmq.platform.clock import Clock, SystemClock
+from braidmq.platform.disk import Disk, RealDisk
+from braidmq.platform.lock import DirectoryLock
+from braidmq.platform.randomness import new_uuid
+from braidmq.wire.errors import ApiError, ErrorCode
+
+CLUSTER_KEY = "cluster/id"
+
+log = logging.getLogger("braid.broker")
+
+
+class Broker:
+    """A single-node broker over one data directory."""
+
+    def __init__(
+        self, config: Config, data: Path, disk: Disk | None = None, clock: Clock | None = None
+    ) -> None:
+        self.config = config
+        self.data = data
+        self.disk: Disk = disk or RealDisk()
+        self.clock: Clock = clock or SystemClock()
+        loop = asyncio.get_running_loop()
+        self.disk.makedirs(data)
+        self._lock = DirectoryLock(data)
+        self.threads = DiskThreads(loop, config.log_sync_threads)
+        self._commit = GroupCommit(loop, self.threads)
+        self._files = FileCache(config.log_files_open_max)
+        self._producer_limits = ProducerLimits(
+            config.producer_id_expiration_ms, config.producer_ids_per_partition_max
+        )
+        self.store = Store(self.disk, data / "metadata.journal")
+        self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
+        self.producer_ids = ProducerIds(self.store, self.threads)
+        self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
+        self.cluster_id = self._find_cluster_id()
+        self._active_names: set[str] = set()
+
+    async def start(self) -> None:
+        """Loads topics, recovers what a crash left open, and begins the recurring work."""
+        self.topics.load()
+        await self._recover_active()
+        self._active = self.disk.open_append(self.data / "active")
+        self.housekeeping.measure_disk()
+        self.housekeeping.start()
+
+    async def stop(self) -> None:
+        """Flushes and closes every log; the next start has nothing to recover."""
+        await self.housekeeping.stop()
+        for topic in self.topics:
+            for partition in topic.partitions:
+                if partition.is_open:
+                    await self._close_one(partition)
+        self._active.close()
+        self.disk.unlink(self.data / "active")
+        self.threads.stop()
+        self.store.close()
+        self._lock.release()
+
+    async def _close_one(self, partition: Partition) -> None:
+        try:
+            await self.threads.run(partition.close)
+        except (OSError, ApiError) as error:
+            log.error("%s: not closed cleanly, it is recovered at the next start: %s", partition, error)
+
+    # -- what faces ask for ---------------------------------------------------------------------
+
+    def partition(self, topic_name: str, index: int) -> Partition:
+        topic = self.topics.find(topic_name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no partition {index} of a topic {topic_name[:60]!r} here",
+            )
+        return topic.partitions[index]
+
+    def refuses_writes(self) -> str | None:
+        """Why nothing can be written now, or None."""
+        if self.housekeeping.disk_level is DiskLevel.FULL:
+            return (
+                f"the broker's disk is {self.housekeeping.disk_percent:.0f} % full (disk.full.percent="
+                f"{self.config.disk_full_percent}); free space, or shorten retention.ms or retention.bytes"
+            )
+        return None
+
+    async def delete_records(self, partition: Partition, before_offset: int) -> int:
+        """Moves the start of a partition's log for good; the new start."""
+        partition.delete_before(before_offset)
+        await self.housekeeping.checkpoint_one(partition)
+        return partition.log.start_offset
+
+    # -- details --------------------------------------------------------------------------------
+
+    def _find_cluster_id(self) -> str:
+        found = self.store.get(CLUSTER_KEY)
+        if found is None:
+            found = new_uuid().hex()
+            self.store.commit({CLUSTER_KEY: found})
+        return str(found)
+
+    def _new_partition(self, topic: Topic, index: int) -> Partition:
+        return Partition(
+            topic.name, index, topic.path, topic.config, self._open_log, self._commit, self._on_dirty
+        )
+
+    def _open_log(self, path: Path, config: TopicConfig) -> Log:
+        return Log.open(self.disk, path, config, self.clock, self._files, self._producer_limits)
+
+    def _on_dirty(self, partition: Partition) -> None:
+        self.housekeeping.mark_dirty(partition)
+        name = str(partition)
+        if name not in self._active_names:
+            self._active_names.add(name)
+            self._active.write(f"{name}\n".encode())
+
+    async def _recover_active(self) -> None:
+        path = self.data / "active"
+        if not self.disk.exists(path):
+            return
+        names = set(self.disk.read_file(path).decode(errors="replace").splitlines())
+        partitions = [p for topic in self.topics for p in topic.partitions if str(p) in names]
+        log.info("recovering %d partitions after an unclean stop", len(partitions))
+        # One after the other: they share the cache of open files, and the disk is the limit.
+        await self.threads.run(lambda: self._open_all(partitions))
+        self.disk.unlink(path)
+
+    def _open_all(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            try:
+                partition.adopt(self._open_log(partition.path, partition.config))
+            except (OSError, ApiError) as error:
+                log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)

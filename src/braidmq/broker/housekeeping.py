@@ -1,0 +1,189 @@
+"""The broker's recurring work: recovery points, flushes by age, retention, and the level of the disk.
+
+Each duty is a task that the broker owns; one that fails is logged and goes on with its next turn, because a
+retention error must not stop checkpoints. Blocking work runs in the disk threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from enum import IntEnum
+from pathlib import Path
+
+from braidmq.broker.group_commit import DiskThreads
+from braidmq.broker.partition import Partition
+from braidmq.broker.topics import Topics
+from braidmq.config import MS_PER_DAY, Config
+from braidmq.log.retention import remove
+from braidmq.platform.clock import Clock
+from braidmq.platform.disk import Disk
+from braidmq.wire.errors import ApiError
+
+FLUSH_ROUND_S = 0.2
+PARTITIONS_PER_TURN = 64
+
+log = logging.getLogger("braid.housekeeping")
+
+
+class DiskLevel(IntEnum):
+    """How full the data disk is, by the watermarks of the configuration."""
+
+    FINE = 0
+    CLEAN = 1
+    FORCE = 2
+    FULL = 3
+
+
+class Housekeeping:
+    """Runs the duties from `start` until `stop`."""
+
+    def __init__(
+        self, config: Config, data: Path, disk: Disk, clock: Clock, topics: Topics, threads: DiskThreads
+    ) -> None:
+        self._config = config
+        self._data = data
+        self._disk = disk
+        self._clock = clock
+        self._topics = topics
+        self._threads = threads
+        self._dirty: dict[Partition, None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._removals: set[asyncio.Task[None]] = set()
+        self._cleaned_on = -1
+        self.disk_level = DiskLevel.FINE
+        self.disk_percent = 0.0
+
+    def mark_dirty(self, partition: Partition) -> None:
+        """`partition` has records past its last checkpoint."""
+        self._dirty[partition] = None
+
+    def start(self) -> None:
+        duties: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (FLUSH_ROUND_S, self._flush_aged),
+            (self._config.log_checkpoint_interval_ms / 1000, self.checkpoint),
+            (self._config.log_retention_check_interval_ms / 1000, self.clean),
+        ]
+        self._tasks = [asyncio.ensure_future(self._repeat(every_s, duty)) for every_s, duty in duties]
+
+    async def stop(self) -> None:
+        for task in (*self._tasks, *self._removals):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._removals, return_exceptions=True)
+
+    async def _repeat(self, every_s: float, duty: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await duty()
+            except Exception:
+                log.exception("%s failed; it is tried again in %.1f s", duty.__name__, every_s)
+
+    # -- flushing and checkpoints ---------------------------------------------------------------
+
+    async def _flush_aged(self) -> None:
+        """flush.ms: partitions whose oldest unflushed record is too old."""
+        now_ms = self._clock.wall_ms()
+        for partition in list(self._dirty):
+            if partition.is_open and not partition.config.syncs:
+                since_ms = partition.log.unflushed_since_ms
+                if since_ms is not None and now_ms - since_ms >= partition.config.flush_ms:
+                    partition.request_flush()
+
+    async def checkpoint(self) -> None:
+        """Writes the recovery points of partitions that moved."""
+        dirty, self._dirty = self._dirty, {}
+        for partition in dirty:
+            partition.dirty = False
+            await self.checkpoint_one(partition)
+
+    async def checkpoint_one(self, partition: Partition) -> None:
+        if not partition.is_open or partition.log.failed is not None:
+            return
+        partition_log = partition.log
+        job = partition_log.checkpoint_begin()
+        if job is not None:
+            await self._threads.run(job.run)
+            partition_log.checkpoint_done(job)
+
+    # -- retention ------------------------------------------------------------------------------
+
+    async def clean(self) -> None:
+        """Removes what is expired; when the disk fills, more than that."""
+        self._measure_disk()
+        now_ms = self._clock.wall_ms()
+        at_cleanup_hour = self._is_cleanup_time(now_ms)
+        by_disk = self.disk_level >= DiskLevel.CLEAN
+        for number, partition in enumerate(self._all_partitions()):
+            if number % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            short = 0 <= partition.config.retention_ms < MS_PER_DAY
+            self._clean_one(partition, now_ms, by_time=by_disk or at_cleanup_hour or short)
+        if self.disk_level >= DiskLevel.FORCE:
+            await self._drop_oldest()
+
+    def _clean_one(self, partition: Partition, now_ms: int, by_time: bool) -> None:
+        if not partition.is_open and not self._disk.exists(partition.path):
+            return
+        try:
+            gone = partition.log.expire(now_ms, by_time)
+        except (OSError, ApiError) as error:
+            log.error("%s: retention failed: %s", partition, error)
+            return
+        self._remove_later(gone, partition.config.file_delete_delay_ms / 1000)
+
+    async def _drop_oldest(self) -> None:
+        """Deletes the oldest segments of the largest partitions until the disk is below the forced level."""
+        largest_first = sorted(
+            (p for p in self._all_partitions() if p.is_open), key=lambda p: -p.log.size_bytes
+        )
+        for partition in largest_first:
+            if self.disk_level < DiskLevel.FORCE:
+                return
+            gone = partition.log.drop_oldest()
+            if gone:
+                log.warning(
+                    "%s: disk is %.0f %% full, dropped its oldest segment", partition, self.disk_percent
+                )
+                await self._remove(gone, 0)
+                self._measure_disk()
+
+    def _all_partitions(self) -> Iterable[Partition]:
+        for topic in list(self._topics):
+            yield from topic.partitions
+
+    def _is_cleanup_time(self, now_ms: int) -> bool:
+        hour = self._config.log_cleanup_hour
+        if hour < 0:
+            return True
+        local = time.localtime(now_ms / 1000)
+        return local.tm_hour == hour
+
+    def _measure_disk(self) -> None:
+        before = self.disk_level
+        self.disk_percent = self._disk.usage(self._data).used_percent
+        config = self._config
+        thresholds = (config.disk_clean_percent, config.disk_force_percent, config.disk_full_percent)
+        self.disk_level = DiskLevel(sum(self.disk_percent >= percent for percent in thresholds))
+        if self.disk_level != before:
+            log.warning("disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
+
+    def measure_disk(self) -> None:
+        """Looks at the disk now; at start, so that a full one refuses writes from the first."""
+        self._measure_disk()
+
+    def _remove_later(self, paths: list[Path], delay_s: float) -> None:
+        if paths:
+            task = asyncio.ensure_future(self._remove(paths, delay_s))
+            self._removals.add(task)
+            task.add_done_callback(self._removals.discard)
+
+    async def _remove(self, paths: list[Path], delay_s: float) -> None:
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+        try:
+            await self._threads.run(lambda: remove(self._disk, paths))
+        except OSError as error:
+            log.error("cannot remove expired segments: %s", error)

@@ -1,0 +1,260 @@
+"""A partition as its readers and writers see it: a log, a high watermark, and those who wait for it to move.
+
+The log is opened on first use, so a broker with ten thousand partitions starts without touching them. The
+high watermark is the offset below which records may be read. With flush=sync that is what has reached the
+disk, because a record that was read must never come back with another value after a power loss; with
+flush=async it is the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from braidmq.broker.group_commit import GroupCommit, Job
+from braidmq.config import TopicConfig
+from braidmq.log.files import FileSlice
+from braidmq.log.log import Appended, FlushJob, Log
+from braidmq.wire.compress import Codec
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import BatchHeader, check_produced, parse_header, recompress, restamp_append_time
+
+LEADER_EPOCH = 0
+
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class Watcher(Protocol):
+    """Somebody who waits for records to become readable."""
+
+    def on_advanced(self, partition: Partition) -> None: ...
+
+
+DurableCallback = Callable[[ErrorCode], None]
+
+
+class Partition:
+    """One partition of a topic on this broker."""
+
+    __slots__ = (
+        "_codec", "_commit", "_config", "_directory", "_durable_waits", "_log", "_on_dirty", "_open",
+        "_watchers", "dirty", "index", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        directory: Path,
+        config: TopicConfig,
+        open_log: Callable[[Path, TopicConfig], Log],
+        commit: GroupCommit,
+        on_dirty: Callable[[Partition], None],
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self._directory = directory
+        self.dirty = False
+        self._open = open_log
+        self._commit = commit
+        self._on_dirty = on_dirty
+        self._log: Log | None = None
+        self._watchers: set[Watcher] | None = None
+        self._durable_waits: deque[tuple[int, DurableCallback]] | None = None
+        self._config = config
+        self._codec = _CODECS.get(config.compression_type)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config
+
+    @property
+    def path(self) -> Path:
+        return self._directory / str(self.index)
+
+    @property
+    def is_open(self) -> bool:
+        return self._log is not None
+
+    @property
+    def log(self) -> Log:
+        """The log, opened and recovered if this is its first use."""
+        if self._log is None:
+            try:
+                self._log = self._open(self.path, self._config)
+            except OSError as error:
+                raise ApiError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot open the log: {error}"
+                ) from error
+        return self._log
+
+    def adopt(self, log: Log) -> None:
+        """Takes a log that was opened elsewhere, in a thread that recovered it."""
+        assert self._log is None, f"{self} is open already"
+        self._log = log
+
+    @property
+    def high_watermark(self) -> int:
+        log = self.log
+        return log.durable_offset if self._config.syncs else log.end_offset
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, now_ms: int) -> tuple[Appended, int]:
+        """Checks and appends one batch; the result, and the offset that must be durable for acks=all."""
+        config = self._config
+        header = check_produced(batch, config.max_message_bytes)
+        if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
+            now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
+        ):
+            self._check_timestamp(header, now_ms)
+        if self._codec is not None and header.codec is not self._codec:
+            batch = memoryview(recompress(batch, self._codec))
+            header = check_produced(batch, config.max_message_bytes)
+        if config.message_timestamp_type == "LogAppendTime":
+            restamp_append_time(batch, now_ms)
+            header = parse_header(batch)
+        log = self.log
+        appended = log.append(batch, header, LEADER_EPOCH)
+        if not self.dirty:
+            self.dirty = True
+            self._on_dirty(self)
+        if config.syncs:
+            self._commit.request(self)
+        else:
+            if log.unflushed_records >= config.flush_messages:
+                self._commit.request(self)
+            if self._watchers:
+                self._notify()
+        return appended, appended.base_offset + header.last_offset_delta + 1
+
+    def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
+        if self._config.message_timestamp_type == "LogAppendTime":
+            return
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"{self}: record time {header.max_timestamp} is outside of what the topic allows around the"
+            f" broker's {now_ms}; see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+        )
+
+    def when_durable(self, offset: int, callback: DurableCallback) -> None:
+        """Calls back once everything below `offset` is on disk, or with an error when it never will be."""
+        log = self.log
+        if log.failed is not None:
+            callback(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif log.durable_offset >= offset:
+            callback(ErrorCode.NONE)
+        else:
+            if self._durable_waits is None:
+                self._durable_waits = deque()
+            self._durable_waits.append((offset, callback))
+            self._commit.request(self)
+
+    def flush_begin(self) -> Job | None:
+        if self._log is None:
+            return None
+        job = self._log.flush_begin()
+        if self._log.failed is not None:
+            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+        return job
+
+    def flush_done(self, job: Job, error: BaseException | None) -> None:
+        """A group commit ended: move the high watermark, answer those who waited."""
+        log = self._log
+        if log is None:
+            return
+        assert isinstance(job, FlushJob)
+        log.flush_done(job)
+        if error is not None and log.failed is None:
+            log.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
+        if log.failed is not None:
+            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        durable = log.durable_offset
+        waits = self._durable_waits
+        while waits and waits[0][0] <= durable:
+            waits.popleft()[1](ErrorCode.NONE)
+        if waits:
+            self._commit.request(self)
+        if self._config.syncs and self._watchers:
+            self._notify()
+
+    def _give_up(self, code: ErrorCode) -> None:
+        waits, self._durable_waits = self._durable_waits, None
+        for _, callback in waits or ():
+            callback(code)
+        if self._watchers:
+            self._notify()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int) -> FileSlice | None:
+        """Batches from `offset` up to the high watermark, as a file range; None if there are none yet."""
+        log = self._log if self._log is not None else self.log
+        high = log.durable_offset if self._config.syncs else log.end_offset
+        if high <= offset <= log.end_offset:
+            return None
+        return log.read(offset, max_bytes, high)
+
+    def watch(self, watcher: Watcher) -> None:
+        if self._watchers is None:
+            self._watchers = set()
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        if self._watchers is not None:
+            self._watchers.discard(watcher)
+
+    def _notify(self) -> None:
+        for watcher in tuple(self._watchers or ()):
+            watcher.on_advanced(self)
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+        self._codec = _CODECS.get(config.compression_type)
+        if self._log is not None:
+            self._log.reconfigure(config)
+            self._commit.request(self)
+
+    def request_flush(self) -> None:
+        self._commit.request(self)
+
+    def delete_before(self, offset: int) -> None:
+        """Moves the start of the log; -1 means the high watermark (DeleteRecords)."""
+        high = self.high_watermark
+        target = high if offset == -1 else offset
+        if target < 0 or target > high:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self}: cannot delete before offset {offset}:"
+                f" the log runs from {self.log.start_offset} to {high}",
+            )
+        self.log.delete_before(target)
+        if self._watchers:
+            self._notify()
+
+    def close(self) -> None:
+        """Flushes and closes the log, leaving the mark of a clean stop."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def discard(self) -> None:
+        """Lets go of a deleted partition: nobody waits on, no handle stays."""
+        self._give_up(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._log is not None:
+            self._log.abandon()
+            self._log = None

@@ -1,0 +1,73 @@
+"""A topic: its name, its identity, its options and its partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from braidmq.broker.partition import Partition
+from braidmq.config import TopicConfig
+from braidmq.wire.errors import ApiError, ErrorCode
+
+NAME_LENGTH_MAX = 249
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """What the metadata store keeps of a topic."""
+
+    name: str
+    id: bytes
+    partition_count: int
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id.hex(), "partitions": self.partition_count, "config": dict(self.overrides)}
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicRecord:
+        return cls(name, bytes.fromhex(value["id"]), int(value["partitions"]), dict(value["config"]))
+
+    @property
+    def directory_name(self) -> str:
+        """The id is part of it, so a topic created anew under an old name never finds the old one's files."""
+        return f"{self.name}.{self.id.hex()[:12]}"
+
+
+class Topic:
+    """A topic that this broker serves."""
+
+    __slots__ = ("config", "partitions", "path", "record")
+
+    def __init__(self, record: TopicRecord, config: TopicConfig, path: Path) -> None:
+        self.record = record
+        self.config = config
+        self.path = path
+        self.partitions: list[Partition] = []
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def id(self) -> bytes:
+        return self.record.id
+
+
+def check_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless every Kafka client and file system can carry `name`."""
+    if not name:
+        complaint = "it is empty"
+    elif name in (".", ".."):
+        complaint = "it is a directory's name"
+    elif len(name) > NAME_LENGTH_MAX:
+        complaint = f"it has {len(name)} characters, and {NAME_LENGTH_MAX} is the most"
+    elif not _LEGAL_NAME.fullmatch(name):
+        complaint = "only ASCII letters, digits, '.', '_' and '-' are allowed"
+    else:
+        return
+    raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:60]!r} is not usable: {complaint}")

@@ -1,0 +1,1 @@
+"""What a cluster agrees on: the metadata store."""

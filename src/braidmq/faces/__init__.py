@@ -1,0 +1,1 @@
+"""The protocols clients speak; each maps its verbs to broker calls."""

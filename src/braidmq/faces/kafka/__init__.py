@@ -1,0 +1,1 @@
+"""Kafka's protocol: one handler per verb, over the broker."""

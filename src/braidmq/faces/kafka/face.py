@@ -1,0 +1,91 @@
+"""The Kafka face: which verbs are served in which versions, and what their handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from braidmq.broker.broker import Broker
+from braidmq.faces.kafka import configs, fetch, log_dirs, metadata, offsets, produce, producers, topics
+from braidmq.faces.kafka.fetch_sessions import FetchSessions
+from braidmq.wire.api import Api, request_class
+
+log = logging.getLogger("braid.kafka")
+
+Handler = Callable[[Any, Any, int], Any | Awaitable[Any]]
+"""(face, request, version) to a response, at once or awaited."""
+
+
+class Verb(NamedTuple):
+    """One API as this broker serves it."""
+
+    api: Api
+    lowest: int
+    highest: int
+    handler: Handler
+
+
+_HANDLERS: dict[Api, Handler] = {
+    Api.LIST_OFFSETS: offsets.list_offsets,
+    Api.METADATA: metadata.metadata,
+    Api.API_VERSIONS: metadata.api_versions,
+    Api.CREATE_TOPICS: topics.create_topics,
+    Api.DELETE_TOPICS: topics.delete_topics,
+    Api.DELETE_RECORDS: offsets.delete_records,
+    Api.INIT_PRODUCER_ID: producers.init_producer_id,
+    Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+    Api.DESCRIBE_CONFIGS: configs.describe_configs,
+    Api.ALTER_CONFIGS: configs.alter_configs,
+    Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    Api.CREATE_PARTITIONS: topics.create_partitions,
+    Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    Api.DESCRIBE_PRODUCERS: producers.describe_producers,
+    Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+}
+
+
+def _no_schema_handler(face: Any, request: Any, version: int) -> Any:
+    raise AssertionError("Produce and Fetch are decoded by hand")
+
+
+class KafkaFace:
+    """What all Kafka connections of a broker have in common."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.host, self.port = "", 0
+        self.node_id = broker.config.node_id
+        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
+        self.waiting_fetches: set[fetch.WaitingFetch] = set()
+        self.draining = False
+        self.verbs: dict[int, Verb] = {}
+        for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):
+            lowest, highest = request_class(api).versions
+            self.verbs[int(api)] = Verb(api, lowest, highest, _HANDLERS.get(api, _no_schema_handler))
+        self.produce = produce.ProduceHandler(broker)
+        self.fetch = fetch.FetchHandler(self)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def advertise(self, host: str, port: int) -> None:
+        """Sets the address that clients are sent to."""
+        self.host, self.port = host, port
+
+    def run(self, work: Awaitable[None]) -> None:
+        """Runs a handler that has to wait, owned by this face."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a handler failed", exc_info=error)
+
+    def begin_drain(self) -> None:
+        """Answers every waiting fetch with what there is, so that connections can settle."""
+        self.draining = True
+        for waiting in list(self.waiting_fetches):
+            waiting.expire()

@@ -1,0 +1,263 @@
+"""Fetch: ranges of segment files straight to the socket, now or when there are enough bytes.
+
+A request is first read against every partition it names. If that brings fewer than min_bytes, it waits: it
+watches its partitions, and when one advances, only that one is read again, at the end of the loop's turn so
+that several advances count as one. A wait ends with enough bytes, with an error, when its time is over, or
+when the client is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.faces.kafka.fetch_sessions import NO_SESSION, Reading, Wanted
+from braidmq.log.files import FileSlice
+from braidmq.net.connection import Parts, Pending
+from braidmq.wire import fetch as wire
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.fetch import FetchRequest, PartitionResult
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_OK = int(ErrorCode.NONE)
+_NO_REPLICA = -1
+_READ_COMMITTED = 1
+_EMPTY = b""
+
+Results = dict[Wanted, PartitionResult]
+
+
+class FetchHandler:
+    """Serves Fetch for all connections."""
+
+    def __init__(self, face: KafkaFace) -> None:
+        self._face = face
+        self._topics = face.broker.topics
+        self._config = face.broker.config
+
+    def handle(self, request: FetchRequest, version: int, correlation_id: int) -> Parts | Pending:
+        try:
+            if request.replica_id >= 0:
+                raise ApiError(
+                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster fetch as replicas"
+                )
+            reading = self._face.fetch_sessions.begin(request)
+        except ApiError as error:
+            return cast(
+                Parts, wire.encode_response(version, correlation_id, 0, int(error.code), NO_SESSION, [])
+            )
+        pass_ = FetchPass(self, request, version, correlation_id, reading)
+        pass_.read(reading.wanted)
+        wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
+        if pass_.satisfied or wait_ms <= 0 or self._face.draining or not reading.wanted:
+            return pass_.answer()
+        return WaitingFetch(self._face, pass_, wait_ms / 1000).pending
+
+    def find(self, wanted: Wanted) -> Partition:
+        """The partition, or the ApiError that says why it cannot be read."""
+        if wanted.name is not None:
+            topic = self._topics.find(wanted.name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            topic = self._topics.find_by_id(wanted.topic_id or b"")
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is None:
+            raise ApiError(code, "there is no such topic here")
+        part = wanted.part
+        if not 0 <= part.index < len(topic.partitions):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name!r} has no partition {part.index}"
+            )
+        check_epoch(part.leader_epoch)
+        return topic.partitions[part.index]
+
+    @property
+    def bytes_max(self) -> int:
+        return self._config.fetch_bytes_max
+
+
+class FetchPass:
+    """One request's results so far."""
+
+    __slots__ = (
+        "_budget",
+        "_correlation_id",
+        "_handler",
+        "_reading",
+        "_request",
+        "_results",
+        "_size",
+        "_urgent",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+        reading: Reading,
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._version = version
+        self._correlation_id = correlation_id
+        self._reading = reading
+        self._results: Results = {}
+        self._budget = min(request.max_bytes, handler.bytes_max)
+        self._size = 0
+        self._urgent = False
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        return self._reading.wanted
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the answer should not wait: enough bytes, or news that cannot wait."""
+        return self._urgent or self._size >= self._request.min_bytes
+
+    def find(self, wanted: Wanted) -> Partition:
+        return self._handler.find(wanted)
+
+    def read(self, some: list[Wanted]) -> None:
+        """Reads these partitions (again), within what is left of the request's bytes."""
+        committed = self._request.isolation == _READ_COMMITTED
+        for wanted in some:
+            before = self._results.get(wanted)
+            if before is not None and before.records:
+                continue
+            part = wanted.part
+            try:
+                partition = self._handler.find(wanted)
+                records = None
+                if self._budget > 0:
+                    records = partition.read(part.offset, min(part.max_bytes, self._budget))
+                    if records is not None and self._size > 0 and records.size > self._budget:
+                        records.release()
+                        records = None
+                high = partition.high_watermark
+                start = partition.log.start_offset
+            except ApiError as error:
+                self._results[wanted] = _refused(part.index, error)
+                self._urgent = True
+                continue
+            if records is not None:
+                self._size += records.size
+                self._budget -= records.size
+            self._results[wanted] = PartitionResult(
+                part.index, _OK, high, high, start, [] if committed else None, _NO_REPLICA,
+                _EMPTY if records is None else records,
+            )  # fmt: skip
+
+    def answer(self) -> Parts:
+        """The response: in a session only what is new to the client."""
+        session, wanted, incremental = self._reading
+        topics: dict[tuple[str | None, bytes | None], list[PartitionResult]] = {}
+        for each in wanted:
+            result = self._results[each]
+            if incremental and not _is_news(each, result):
+                continue
+            each.sent_high, each.sent_start = result.high_watermark, result.log_start_offset
+            topics.setdefault((each.name, each.topic_id), []).append(result)
+            if session is not None and result.records:
+                session.move_to_end(each)
+        parts = wire.encode_response(
+            self._version,
+            self._correlation_id,
+            0,
+            _OK,
+            NO_SESSION if session is None else session.id,
+            [(name, topic_id, results) for (name, topic_id), results in topics.items()],
+        )
+        return cast(Parts, parts)
+
+    def release(self) -> None:
+        """Lets go of file ranges that will not be sent."""
+        for result in self._results.values():
+            if isinstance(result.records, FileSlice):
+                result.records.release()
+
+
+class WaitingFetch:
+    """A fetch that found too little and waits for its partitions to advance."""
+
+    __slots__ = ("_advanced", "_face", "_loop", "_pass", "_scheduled", "_timer", "_watched", "pending")
+
+    def __init__(self, face: KafkaFace, fetch_pass: FetchPass, wait_s: float) -> None:
+        self.pending = Pending()
+        self.pending.on_abandoned = self._give_up
+        self._face = face
+        self._pass = fetch_pass
+        self._loop = asyncio.get_running_loop()
+        self._advanced: dict[Partition, None] = {}
+        self._scheduled: asyncio.Handle | None = None
+        self._watched: dict[Partition, Wanted] = {}
+        for wanted in fetch_pass.wanted:
+            partition = fetch_pass.find(wanted)
+            self._watched[partition] = wanted
+            partition.watch(self)
+        self._timer = self._loop.call_later(wait_s, self.expire)
+        face.waiting_fetches.add(self)
+
+    def on_advanced(self, partition: Partition) -> None:
+        self._advanced[partition] = None
+        if self._scheduled is None:
+            self._scheduled = self._loop.call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        self._scheduled = None
+        advanced, self._advanced = self._advanced, {}
+        self._pass.read([self._watched[partition] for partition in advanced])
+        if self._pass.satisfied:
+            self._finish()
+
+    def expire(self) -> None:
+        """Answers with what there is."""
+        self._finish()
+
+    def _finish(self) -> None:
+        self._unwatch()
+        self.pending.complete(self._pass.answer())
+
+    def _give_up(self) -> None:
+        self._unwatch()
+        self._pass.release()
+
+    def _unwatch(self) -> None:
+        self._timer.cancel()
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._face.waiting_fetches.discard(self)
+
+
+def check_epoch(epoch: int) -> None:
+    """A client that knows a newer leader, or an older one, must refresh its metadata first."""
+    if epoch > LEADER_EPOCH:
+        raise ApiError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is newer than {LEADER_EPOCH} here"
+        )
+    if 0 <= epoch < LEADER_EPOCH:
+        raise ApiError(
+            ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is older than {LEADER_EPOCH} here"
+        )
+
+
+def _is_news(wanted: Wanted, result: PartitionResult) -> bool:
+    return (
+        bool(result.records)
+        or result.code != _OK
+        or result.high_watermark != wanted.sent_high
+        or result.log_start_offset != wanted.sent_start
+    )
+
+
+def _refused(index: int, error: ApiError) -> PartitionResult:
+    return PartitionResult(index, int(error.code), -1, -1, -1, None, _NO_REPLICA, _EMPTY)

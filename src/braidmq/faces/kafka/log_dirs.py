@@ -1,0 +1,56 @@
+"""DescribeLogDirs: how large each partition is on disk, and how full the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braidmq.broker.topic import Topic
+from braidmq.wire.errors import ApiError
+from braidmq.wire.messages.cluster import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+
+def describe_log_dirs(
+    face: KafkaFace, request: DescribeLogDirsRequest, version: int
+) -> DescribeLogDirsResponse:
+    broker = face.broker
+    if request.topics is None:
+        asked = [(topic, list(range(len(topic.partitions)))) for topic in broker.topics]
+    else:
+        asked = [
+            (topic, [index for index in each.partitions if 0 <= index < len(topic.partitions)])
+            for each in request.topics
+            if (topic := broker.topics.find(each.topic)) is not None
+        ]
+    usage = broker.disk.usage(broker.data)
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResult(
+                log_dir=str(broker.data),
+                topics=[
+                    DescribeLogDirsTopic(
+                        name=topic.name, partitions=[_describe(topic, index) for index in indexes]
+                    )
+                    for topic, indexes in asked
+                ],
+                total_bytes=usage.total_bytes,
+                usable_bytes=usage.free_bytes,
+            )
+        ]
+    )
+
+
+def _describe(topic: Topic, index: int) -> DescribeLogDirsPartition:
+    try:
+        size_bytes = topic.partitions[index].log.size_bytes
+    except ApiError:
+        size_bytes = -1
+    return DescribeLogDirsPartition(partition_index=index, partition_size=size_bytes)

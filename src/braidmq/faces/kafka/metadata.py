@@ -1,0 +1,212 @@
+"""ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions: what is served here, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.broker.topic import Topic, check_name
+from braidmq.wire.api import Api
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from braidmq.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from braidmq.wire.messages.topics import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from braidmq.wire.messages.versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from braidmq.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_BROKERS = 1
+_CONTROLLERS = 2
+
+
+def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, version: int) -> ApiVersionsResponse:
+    """Which verbs this broker serves. `request` is None when the client's version was too new to read."""
+    return ApiVersionsResponse(
+        api_keys=[
+            # Older librdkafka stops compressing when Produce does not begin at 0; from 3 on it is really
+            # served.
+            ApiVersion(
+                api_key=int(verb.api),
+                min_version=0 if verb.api is Api.PRODUCE else verb.lowest,
+                max_version=verb.highest,
+            )
+            for verb in sorted(face.verbs.values())
+        ]
+    )
+
+
+def metadata(
+    face: KafkaFace, request: MetadataRequest, version: int
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """Brokers and topics; a topic asked for by name may be created on the way."""
+    if request.topics is None or (version == 0 and not request.topics):
+        return _metadata_response(face, [_describe(face, topic) for topic in face.broker.topics])
+    missing = [
+        wanted.name
+        for wanted in request.topics
+        if wanted.name and face.broker.topics.find(wanted.name) is None
+    ]
+    may_create = request.allow_auto_topic_creation and face.broker.config.auto_create_topics_enable
+    if missing and may_create:
+        return _metadata_creating(face, request.topics, missing)
+    return _metadata_response(face, [_look_up(face, wanted) for wanted in request.topics])
+
+
+async def _metadata_creating(
+    face: KafkaFace, wanted: list[MetadataRequestTopic], missing: list[str]
+) -> MetadataResponse:
+    refused: dict[str, ApiError] = {}
+    for name in missing:
+        try:
+            await face.broker.topics.find_or_create(name)
+        except ApiError as error:
+            refused[name] = error
+    topics = [
+        _failed(each, refused[each.name]) if each.name in refused else _look_up(face, each) for each in wanted
+    ]
+    return _metadata_response(face, topics)
+
+
+def _look_up(face: KafkaFace, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    if wanted.name is None:
+        topic = face.broker.topics.find_by_id(wanted.topic_id)
+        error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+    else:
+        topic = face.broker.topics.find(wanted.name)
+        error = _unknown(wanted.name)
+    return _failed(wanted, error) if topic is None else _describe(face, topic)
+
+
+def _unknown(name: str) -> ApiError:
+    try:
+        check_name(name)
+    except ApiError as error:
+        return error
+    return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+
+
+def _failed(wanted: MetadataRequestTopic, error: ApiError) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=int(error.code),
+        name=wanted.name,
+        topic_id=wanted.topic_id if wanted.name is None else ZERO_UUID,
+    )
+
+
+def _describe(face: KafkaFace, topic: Topic) -> MetadataResponseTopic:
+    nodes = [face.node_id]
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=partition.index,
+                leader_id=face.node_id,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+            )
+            for partition in topic.partitions
+        ],
+    )
+
+
+def _metadata_response(face: KafkaFace, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=face.node_id, host=face.host, port=face.port)],
+        cluster_id=face.broker.cluster_id,
+        controller_id=face.node_id,
+        topics=topics,
+    )
+
+
+def describe_cluster(
+    face: KafkaFace, request: DescribeClusterRequest, version: int
+) -> DescribeClusterResponse:
+    """The brokers; asked for controllers, an error, as from Kafka's brokers."""
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+            error_message="this is a broker's address; ask for brokers",
+            endpoint_type=_BROKERS,
+            cluster_id=face.broker.cluster_id,
+        )
+    return DescribeClusterResponse(
+        endpoint_type=_BROKERS,
+        cluster_id=face.broker.cluster_id,
+        controller_id=face.node_id,
+        brokers=[DescribeClusterBroker(broker_id=face.node_id, host=face.host, port=face.port)],
+    )
+
+
+def describe_topic_partitions(
+    face: KafkaFace, request: DescribeTopicPartitionsRequest, version: int
+) -> DescribeTopicPartitionsResponse:
+    """Partitions of some topics, or of all, a page at a time; the cursor says where the next page begins."""
+    names = sorted({topic.name for topic in request.topics} or {topic.name for topic in face.broker.topics})
+    first, from_index = (
+        (request.cursor.topic_name, request.cursor.partition_index) if request.cursor else ("", 0)
+    )
+    left = max(1, min(request.response_partition_limit, 2000))
+    answers: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if name < first:
+            continue
+        if left == 0:
+            return DescribeTopicPartitionsResponse(
+                topics=answers, next_cursor=Cursor(topic_name=name, partition_index=0)
+            )
+        topic = face.broker.topics.find(name)
+        if topic is None:
+            answers.append(
+                DescribeTopicPartitionsResponseTopic(name=name, error_code=int(_unknown(name).code))
+            )
+            continue
+        start = from_index if name == first else 0
+        page = topic.partitions[start : start + left]
+        left -= len(page)
+        answers.append(_describe_page(face, topic, page))
+        if start + len(page) < len(topic.partitions):
+            rest = Cursor(topic_name=name, partition_index=start + len(page))
+            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=rest)
+    return DescribeTopicPartitionsResponse(topics=answers)
+
+
+def _describe_page(
+    face: KafkaFace, topic: Topic, page: list[Partition]
+) -> DescribeTopicPartitionsResponseTopic:
+    nodes = [face.node_id]
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=partition.index,
+                leader_id=face.node_id,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+            )
+            for partition in page
+        ],
+    )

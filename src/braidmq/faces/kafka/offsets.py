@@ -1,0 +1,160 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where records are, and where they begin."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.faces.kafka.fetch import check_epoch
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+UNKNOWN = -1
+
+
+async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+    """Offsets by time or by name, per partition."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[await _list_one(face, topic.name, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _list_one(face: KafkaFace, name: str, part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    try:
+        partition = face.broker.partition(name, part.partition_index)
+        check_epoch(part.current_leader_epoch)
+        timestamp, offset = await _resolve(partition, part.timestamp)
+    except ApiError as error:
+        return ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=int(error.code))
+    return ListOffsetsPartitionResponse(
+        partition_index=part.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=UNKNOWN if offset == UNKNOWN else LEADER_EPOCH,
+    )
+
+
+async def _resolve(partition: Partition, timestamp: int) -> tuple[int, int]:
+    """(timestamp, offset) for a time in ms or one of the named places; unknown is (-1, -1)."""
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return UNKNOWN, partition.log.start_offset
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return UNKNOWN, UNKNOWN
+    await _settled(partition)
+    if timestamp == LATEST:
+        return UNKNOWN, partition.high_watermark
+    if timestamp == MAX_TIMESTAMP:
+        found = partition.log.max_timestamp()
+    elif timestamp >= 0:
+        found = partition.log.offset_for_time(timestamp)
+    else:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+    return found if found is not None else (UNKNOWN, UNKNOWN)
+
+
+async def _settled(partition: Partition) -> None:
+    """Waits for a group commit under way: what a client wrote before it asks for the end must be counted."""
+    end = partition.log.end_offset
+    if partition.high_watermark < end and partition.log.failed is None:
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_durable(_: ErrorCode) -> None:
+            if not settled.done():
+                settled.set_result(None)
+
+        partition.when_durable(end, on_durable)
+        await settled
+
+
+def offset_for_leader_epoch(
+    face: KafkaFace, request: OffsetForLeaderEpochRequest, version: int
+) -> OffsetForLeaderEpochResponse:
+    """Where an epoch's records end, for clients that check whether the log was truncated under them."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_epoch_end(face, topic.topic, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(face: KafkaFace, name: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = face.broker.partition(name, part.partition)
+        check_epoch(part.current_leader_epoch)
+        epoch, end_offset = partition.log.end_offset_for_epoch(part.leader_epoch)
+    except ApiError as error:
+        return EpochEndOffset(partition=part.partition, error_code=int(error.code))
+    return EpochEndOffset(
+        partition=part.partition, leader_epoch=epoch, end_offset=min(end_offset, partition.high_watermark)
+    )
+
+
+async def delete_records(
+    face: KafkaFace, request: DeleteRecordsRequest, version: int
+) -> DeleteRecordsResponse:
+    """Moves the start of partitions; on disk before it is answered."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[await _delete_before(face, topic.name, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _delete_before(
+    face: KafkaFace, name: str, part: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    try:
+        partition = face.broker.partition(name, part.partition_index)
+        await _settled(partition)
+        low = await face.broker.delete_records(partition, part.offset)
+    except ApiError as error:
+        return DeleteRecordsPartitionResult(
+            partition_index=part.partition_index, low_watermark=UNKNOWN, error_code=int(error.code)
+        )
+    except OSError:
+        return DeleteRecordsPartitionResult(
+            partition_index=part.partition_index,
+            low_watermark=UNKNOWN,
+            error_code=int(ErrorCode.KAFKA_STORAGE_ERROR),
+        )
+    return DeleteRecordsPartitionResult(partition_index=part.partition_index, low_watermark=low)

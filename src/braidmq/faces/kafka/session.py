@@ -1,0 +1,118 @@
+"""One Kafka connection: frames in, the right handler called, its answer encoded.
+
+Produce and Fetch take a hand-written path; every other verb is decoded and encoded from the message tables.
+A handler that must wait is a coroutine: its answer becomes a `Pending`, and the connection keeps the order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from braidmq.net.connection import Connection, Parts, Pending
+from braidmq.wire import fetch as fetch_wire
+from braidmq.wire import header as header_wire
+from braidmq.wire import produce as produce_wire
+from braidmq.wire.api import Api, request_class
+from braidmq.wire.errors import ErrorCode, ProtocolError
+from braidmq.wire.messages.versions import ApiVersionsResponse
+from braidmq.wire.schema import Message, decoder, encode
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace, Verb
+
+log = logging.getLogger("braid.kafka")
+
+_SIZE = Struct(">i")
+_PRODUCE = int(Api.PRODUCE)
+_FETCH = int(Api.FETCH)
+_API_VERSIONS = int(Api.API_VERSIONS)
+FRAME_BYTES_MIN = 8
+
+
+class KafkaSession:
+    """The protocol's side of one connection."""
+
+    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_verbs")
+
+    def __init__(self, face: KafkaFace, connection: Connection) -> None:
+        self._face = face
+        self._verbs = face.verbs
+        self._connection = connection
+        self._frame_bytes_max = face.broker.config.net_frame_bytes_max
+
+    def frame_bytes(self, view: memoryview, at: int, filled: int) -> int:
+        if filled - at < 4:
+            return 0
+        size: int = _SIZE.unpack_from(view, at)[0]
+        if size < FRAME_BYTES_MIN or size > self._frame_bytes_max:
+            raise ProtocolError(self._bad_size(size))
+        return size + 4
+
+    def _bad_size(self, size: int) -> str:
+        text = f"a frame of {size} bytes is outside of {FRAME_BYTES_MIN} to {self._frame_bytes_max}"
+        start = _SIZE.pack(size)
+        if start[:2] == b"\x16\x03":
+            return text + "; this looks like TLS on a plain port"
+        if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
+            return text + "; this looks like HTTP"
+        return text
+
+    def on_frame(self, frame: memoryview) -> Parts | Pending | None:
+        body = frame[4:]
+        header = header_wire.parse_request(body)
+        api_key, version, correlation_id = header.api_key, header.api_version, header.correlation_id
+        verb = self._verbs.get(api_key)
+        if verb is None or not verb.lowest <= version <= verb.highest:
+            return self._refuse_version(api_key, version, correlation_id)
+        if api_key == _PRODUCE:
+            request = produce_wire.decode(body, header.body_at, version)
+            return self._face.produce.handle(request, version, correlation_id)
+        if api_key == _FETCH:
+            wanted = fetch_wire.decode(body, header.body_at, version)
+            return self._face.fetch.handle(wanted, version, correlation_id)
+        return self._dispatch(verb, body, header.body_at, version, correlation_id)
+
+    def _dispatch(
+        self, verb: Verb, body: memoryview, at: int, version: int, correlation_id: int
+    ) -> Parts | Pending:
+        request, end = decoder(request_class(verb.api), version)(body, at)
+        if end != len(body):
+            raise ProtocolError(f"{verb.api.name} v{version}: {len(body) - end} bytes left over")
+        result = verb.handler(self._face, request, version)
+        if not inspect.isawaitable(result):
+            return [_encode(verb.api, version, correlation_id, result)]
+        pending = Pending()
+        self._face.run(self._answer_later(result, verb.api, version, correlation_id, pending))
+        return pending
+
+    async def _answer_later(
+        self, result: Awaitable[Any], api: Api, version: int, correlation_id: int, pending: Pending
+    ) -> None:
+        try:
+            response = await result
+        except Exception:
+            # Without an answer the client would wait for ever on an ordered connection.
+            self._connection.close(f"{api.name} failed")
+            raise
+        pending.complete([_encode(api, version, correlation_id, response)])
+
+    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Parts:
+        if api_key == _API_VERSIONS:
+            # KIP-511: a client that is too new learns from a v0 answer what it may speak.
+            verb = self._verbs[_API_VERSIONS]
+            response = verb.handler(self._face, None, 0)
+            assert isinstance(response, ApiVersionsResponse)
+            response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+            return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]
+        raise ProtocolError(f"api key {api_key} version {version} is not served; ask ApiVersions first")
+
+    def on_closed(self) -> None:
+        """Nothing is kept per connection."""
+
+
+def _encode(api: Api, version: int, correlation_id: int, response: Message) -> bytes:
+    return header_wire.response_frame(api, version, correlation_id, encode(response, version))

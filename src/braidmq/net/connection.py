@@ -1,0 +1,433 @@
+"""One client's connection: requests in, answers out in the order of the requests.
+
+The reactor calls `on_readable`; bytes go into a pooled buffer, and each whole frame in it is handed to the
+session (the protocol's side of the connection) as a memoryview, which is valid only during that call. The
+session gives the answer at once, as a list of parts, or a `Pending` that it completes later; a later answer
+waits for the earlier ones. A part is bytes, or a file slice that leaves through `sendfile`.
+
+Back-pressure is one rule: while more is queued towards the client than the limits allow, or too many
+requests wait for their answers, or half-received requests of all connections fill their budget, this
+connection is not read. TCP carries that to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
+from braidmq.wire.errors import ProtocolError
+
+IOV_PARTS_MAX = 256
+RECEIVES_PER_EVENT = 4
+FRAMES_PER_TURN = 128
+QUEUED_PARTS_MAX = 1024
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Slice(Protocol):
+    """A range of a file on its way to a socket."""
+
+    position: int
+    size: int
+
+    @property
+    def file(self) -> HasFileno: ...
+    def release(self) -> None: ...
+
+
+Part = bytes | bytearray | memoryview | Slice
+Parts = Sequence[Part]
+
+
+class Session(Protocol):
+    """The protocol's side of a connection."""
+
+    def frame_bytes(self, view: memoryview, at: int, filled: int) -> int:
+        """Length of the frame that starts at `at`, or 0 if more bytes are needed to tell."""
+
+    def on_frame(self, frame: memoryview) -> Parts | Pending | None:
+        """Handles one frame; None means that there is no answer."""
+
+    def on_closed(self) -> None:
+        """The connection is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection, and all together, may hold."""
+
+    requests_max: int
+    send_bytes_max: int
+
+
+class Pending:
+    """An answer that comes later. Completing it twice is a mistake of the caller."""
+
+    __slots__ = ("_connection", "abandoned", "done", "on_abandoned", "parts")
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self.on_abandoned: Callable[[], None] | None = None
+        self.parts: Parts | None = None
+        self.done = False
+        self.abandoned = False
+
+    def complete(self, parts: Parts | None) -> None:
+        """Gives the answer (None: there is none after all)."""
+        assert not self.done, "an answer was given twice"
+        self.parts = parts
+        self.done = True
+        if self.abandoned:
+            _release(parts)
+        elif self._connection is not None:
+            self._connection.on_answered()
+
+    def attach(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def abandon(self) -> None:
+        """The client is gone: whatever the answer will be, it goes nowhere."""
+        self.abandoned = True
+        _release(self.parts)
+        if self.on_abandoned is not None and not self.done:
+            self.on_abandoned()
+
+
+class Connection:
+    """A socket, its half-received request, its waiting answers and its queue of bytes to send."""
+
+    __slots__ = (
+        "_answers", "_buffer", "_closed", "_draining", "_filled", "_flush_due", "_hint", "_limits", "_loop",
+        "_on_close", "_out", "_out_bytes", "_pool", "_reading", "_session", "_sock", "_start", "_writing",
+        "fd", "frame_since", "last_active", "peer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        loop: asyncio.AbstractEventLoop,
+        pool: BufferPool,
+        limits: Limits,
+        on_close: Callable[[Connection, str], None],
+    ) -> None:
+        self._sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self._loop = loop
+        self._pool = pool
+        self._limits = limits
+        self._on_close = on_close
+        self._session: Session | None = None
+        self._buffer: memoryview | None = None
+        self._start = 0
+        self._filled = 0
+        self._hint = FIRST_BYTES
+        self._answers: deque[Pending] = deque()
+        self._out: deque[Part] = deque()
+        self._out_bytes = 0
+        self._reading = False
+        self._writing = False
+        self._closed = False
+        self._draining = False
+        self._flush_due = False
+        self.last_active = loop.time()
+        self.frame_since: float | None = None
+
+    def start(self, session: Session) -> None:
+        self._session = session
+        self._resume()
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def on_readable(self) -> None:
+        """Receives what is there, handles whole frames, keeps the rest."""
+        try:
+            for _ in range(RECEIVES_PER_EVENT):
+                if not self._receive_once() or not self._reading:
+                    break
+            if self._out and not self._writing:
+                self.flush()
+        except ProtocolError as error:
+            self.close(str(error))
+        except (ConnectionError, TimeoutError) as error:
+            self.close(error.strerror or "connection lost")
+
+    def _receive_once(self) -> bool:
+        """One recv; true if the buffer came back full, so that more is likely waiting."""
+        buffer = self._buffer
+        if buffer is None or self._filled == len(buffer):
+            buffer = self._find_room(buffer)
+            if buffer is None:
+                return False
+        try:
+            count = self._sock.recv_into(buffer[self._filled :])
+        except (BlockingIOError, InterruptedError):
+            if self._start == self._filled:
+                self._drop_buffer()
+            return False
+        if count == 0:
+            self.close("closed by the client")
+            return False
+        self.last_active = self._loop.time()
+        self._filled += count
+        full = self._filled == len(buffer)
+        self._handle_frames(buffer)
+        return full and not self._closed
+
+    def _handle_frames(self, buffer: memoryview) -> None:
+        session = self._session
+        assert session is not None
+        at, filled = self._start, self._filled
+        for _ in range(FRAMES_PER_TURN):
+            size = session.frame_bytes(buffer, at, filled)
+            if size == 0 or filled - at < size:
+                break
+            answer = session.on_frame(buffer[at : at + size])
+            if self._closed:
+                return
+            at += size
+            if size > self._hint:
+                self._hint = size
+            if answer is not None:
+                self._accept_answer(answer)
+                if self._over_limits():
+                    self._pause()
+                    break
+        else:
+            # Others have waited long enough; the rest of this buffer is handled in the next turn.
+            self._pause()
+            self._loop.call_soon(self._maybe_resume)
+        self._start = at
+        if at == filled:
+            self._drop_buffer()
+            self.frame_since = None
+        elif self.frame_since is None:
+            self.frame_since = self.last_active
+
+    def _accept_answer(self, answer: Parts | Pending) -> None:
+        if isinstance(answer, Pending):
+            answer.attach(self)
+            self._answers.append(answer)
+        elif self._answers:
+            waiting = Pending()
+            waiting.complete(answer)
+            self._answers.append(waiting)
+        else:
+            self._queue(answer)
+
+    def _find_room(self, buffer: memoryview | None) -> memoryview | None:
+        """A buffer with free space at its end; None, and a pause, when all connections hold too much."""
+        held = self._filled - self._start
+        if buffer is not None and self._start > 0 and held <= len(buffer) // 2:
+            buffer[:held] = bytes(buffer[self._start : self._filled])
+        else:
+            wanted = self._hint if buffer is None else max(held * 2, len(buffer))
+            if self._pool.exhausted(wanted):
+                self._pause()
+                self._pool.when_free(self._maybe_resume)
+                return None
+            self._move_to(self._pool.take(wanted))
+        self._start, self._filled = 0, held
+        return self._buffer
+
+    def _move_to(self, other: memoryview) -> None:
+        if self._buffer is not None:
+            held = self._filled - self._start
+            other[:held] = self._buffer[self._start : self._filled]
+            self._pool.give(self._buffer)
+        self._buffer = other
+
+    def shrink(self) -> None:
+        """Moves a request that arrives slowly into the smallest buffer that holds it."""
+        held = self._filled - self._start
+        if self._buffer is not None and size_class(held + 1) < len(self._buffer):
+            self._move_to(self._pool.take(held + 1))
+            self._start, self._filled = 0, held
+
+    def _drop_buffer(self) -> None:
+        if self._buffer is not None:
+            self._pool.give(self._buffer)
+            self._buffer = None
+        self._start = self._filled = 0
+
+    # -- flow -----------------------------------------------------------------------------------
+
+    def _over_limits(self) -> bool:
+        return (
+            self._out_bytes > self._limits.send_bytes_max
+            or len(self._answers) >= self._limits.requests_max
+            or len(self._out) >= QUEUED_PARTS_MAX
+        )
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self.fd)
+
+    def _resume(self) -> None:
+        if not self._reading and not self._closed:
+            self._reading = True
+            self._loop.add_reader(self.fd, self.on_readable)
+
+    def stop_reading(self) -> None:
+        """No more requests are taken; answers under way still go out."""
+        self._draining = True
+        self._pause()
+
+    @property
+    def reading(self) -> bool:
+        return self._reading
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is owed to the client."""
+        return self._closed or not (self._answers or self._out)
+
+    # -- answering ------------------------------------------------------------------------------
+
+    def on_answered(self) -> None:
+        """Queues every answer that is complete and has no earlier one before it."""
+        answers = self._answers
+        while answers and answers[0].done:
+            parts = answers.popleft().parts
+            if parts is not None:
+                self._queue(parts)
+        # One send for all answers that become ready in this turn of the loop.
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_due = False
+        if not self._writing:
+            self.flush()
+
+    def _queue(self, parts: Parts) -> None:
+        for part in parts:
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                if not part:
+                    continue
+                self._out_bytes += len(part)
+            self._out.append(part)
+
+    def flush(self) -> None:
+        """Sends until the queue is empty or the socket is full."""
+        if self._closed:
+            return
+        try:
+            while self._out:
+                in_memory = isinstance(self._out[0], (bytes, bytearray, memoryview))
+                if self._send_bytes() if in_memory else self._send_file():
+                    if not self._writing:
+                        self._writing = True
+                        self._loop.add_writer(self.fd, self.flush)
+                    return
+        except OSError as error:
+            self.close(error.strerror or str(error))
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+        self._maybe_resume()
+
+    def _maybe_resume(self) -> None:
+        """Reads again after a pause, first what already lies in the buffer."""
+        if self._reading or self._closed or self._draining or self._over_limits():
+            return
+        self._resume()
+        if self._buffer is not None and self._filled > self._start:
+            self._loop.call_soon(self._handle_held)
+
+    def _handle_held(self) -> None:
+        if self._closed or self._buffer is None or not self._reading:
+            return
+        try:
+            self._handle_frames(self._buffer)
+            if self._out and not self._writing:
+                self.flush()
+        except ProtocolError as error:
+            self.close(str(error))
+
+    def _send_bytes(self) -> bool:
+        """Sends the leading bytes parts with one sendmsg; true if the socket would block."""
+        out = self._out
+        batch: list[bytes | bytearray | memoryview] = []
+        more = 0
+        for part in out:
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                more = socket.MSG_MORE
+                break
+            batch.append(part)
+            if len(batch) == IOV_PARTS_MAX:
+                break
+        try:
+            sent = self._sock.send(batch[0], more) if len(batch) == 1 else self._sock.sendmsg(batch, (), more)
+        except (BlockingIOError, InterruptedError):
+            return True
+        self.last_active = self._loop.time()
+        self._out_bytes -= sent
+        while sent > 0:
+            size = len(batch[0])
+            if sent < size:
+                out[0] = memoryview(batch[0])[sent:]
+                return False
+            sent -= size
+            out.popleft()
+            batch.pop(0)
+        return False
+
+    def _send_file(self) -> bool:
+        part = self._out[0]
+        assert not isinstance(part, (bytes, bytearray, memoryview))
+        try:
+            sent = os.sendfile(self.fd, part.file.fileno(), part.position, part.size)
+        except (BlockingIOError, InterruptedError):
+            return True
+        if sent == 0:
+            raise ConnectionError("segment is shorter than its index says")
+        self.last_active = self._loop.time()
+        part.position += sent
+        part.size -= sent
+        if part.size == 0:
+            self._out.popleft()
+            part.release()
+        return False
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """Closes the socket and gives everything back; safe to call again."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._reading:
+            self._loop.remove_reader(self.fd)
+        if self._writing:
+            self._loop.remove_writer(self.fd)
+        self._reading = self._writing = False
+        self._sock.close()
+        self._drop_buffer()
+        for answer in self._answers:
+            answer.abandon()
+        self._answers.clear()
+        _release(self._out)
+        self._out.clear()
+        if self._session is not None:
+            self._session.on_closed()
+        self._on_close(self, reason)
+
+
+def _release(parts: Parts | deque[Part] | None) -> None:
+    for part in parts or ():
+        if not isinstance(part, (bytes, bytearray, memoryview)):
+            part.release()

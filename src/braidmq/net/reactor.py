@@ -1,0 +1,144 @@
+"""The reactor: listening sockets, the connections they bring, their limits and their end.
+
+One event loop serves everything; no call here blocks. Connections past a limit are closed as they
+arrive. A round every second closes the idle, and those whose request has been arriving for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from braidmq.config import Config
+from braidmq.net.buffers import BufferPool
+from braidmq.net.connection import Connection, Limits, Session
+
+BACKLOG = 4096
+ACCEPTS_PER_EVENT = 128
+ROUND_S = 1.0
+DRAIN_POLL_S = 0.01
+
+log = logging.getLogger("braid.net")
+
+SessionFactory = Callable[[Connection], Session]
+
+
+class Reactor:
+    """Accepts clients and owns their connections."""
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._loop = loop
+        self._pool = BufferPool(config.net_inflight_bytes_max)
+        self._limits = Limits(config.net_connection_requests_max, config.net_connection_send_bytes_max)
+        self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        self._listeners: list[socket.socket] = []
+        self._refused = 0
+        self._round: asyncio.TimerHandle | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def listen(self, host: str, port: int, sessions: SessionFactory) -> tuple[str, int]:
+        """Binds and accepts; returns the address really bound (port 0 picks a free one)."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+        sock.setblocking(False)
+        self._listeners.append(sock)
+        self._loop.add_reader(sock.fileno(), self._on_acceptable, sock, sessions)
+        if self._round is None:
+            self._round = self._loop.call_later(ROUND_S, self._make_round)
+        bound = sock.getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def _on_acceptable(self, listener: socket.socket, sessions: SessionFactory) -> None:
+        for _ in range(ACCEPTS_PER_EVENT):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of file descriptors: the backlog keeps the client until one is free again.
+                log.error("cannot accept a connection: %s", error.strerror)
+                return
+            self._admit(sock, str(address[0]), sessions)
+
+    def _admit(self, sock: socket.socket, peer: str, sessions: SessionFactory) -> None:
+        if (
+            len(self._connections) >= self._config.net_connections_max
+            or self._per_address[peer] >= self._config.net_connections_per_ip_max
+        ):
+            self._refused += 1
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(sock, peer, self._loop, self._pool, self._limits, self._on_closed)
+        self._connections.add(connection)
+        self._per_address[peer] += 1
+        connection.start(sessions(connection))
+
+    def _on_closed(self, connection: Connection, reason: str) -> None:
+        self._connections.discard(connection)
+        self._per_address[connection.peer] -= 1
+        if self._per_address[connection.peer] <= 0:
+            del self._per_address[connection.peer]
+        log.debug("%s: %s", connection.peer, reason)
+
+    def _make_round(self) -> None:
+        now = self._loop.time()
+        idle_before = now - self._config.net_idle_ms / 1000
+        frame_before = now - self._config.net_frame_timeout_ms / 1000
+        slow_before = now - ROUND_S
+        for connection in list(self._connections):
+            since = connection.frame_since
+            if since is not None and connection.reading:
+                if since < frame_before:
+                    connection.close(
+                        f"a request was not complete after {self._config.net_frame_timeout_ms} ms"
+                    )
+                elif since < slow_before:
+                    connection.shrink()
+            elif connection.last_active < idle_before:
+                connection.close(f"idle for {self._config.net_idle_ms} ms")
+        if self._refused:
+            log.warning(
+                "refused %d connections (net.connections.max=%d, net.connections.per.ip.max=%d)",
+                self._refused,
+                self._config.net_connections_max,
+                self._config.net_connections_per_ip_max,
+            )
+            self._refused = 0
+        self._round = self._loop.call_later(ROUND_S, self._make_round)
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    async def drain(self) -> None:
+        """Takes no more requests, sends the answers under way, then closes everything."""
+        self.stop_accepting()
+        for connection in self._connections:
+            connection.stop_reading()
+        deadline = self._loop.time() + self._config.net_drain_ms / 1000
+        while self._loop.time() < deadline and not all(c.settled for c in self._connections):
+            await asyncio.sleep(DRAIN_POLL_S)
+        for connection in list(self._connections):
+            connection.close("the broker stops")
+        if self._round is not None:
+            self._round.cancel()
+            self._round = None

@@ -1,0 +1,92 @@
+"""Runs a broker process: from a configuration to clients served, until SIGTERM or SIGINT.
+
+Nothing heavy is imported here, because starting in a fraction of a second is part of the promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from braidmq.broker.broker import Broker
+from braidmq.config import Config
+from braidmq.faces.kafka.face import KafkaFace
+from braidmq.faces.kafka.session import KafkaSession
+from braidmq.net.reactor import Reactor
+
+# A thread that comes back from the disk asks for the interpreter; 5 ms, the default, would be its wait
+# under load.
+SWITCH_INTERVAL_S = 0.0005
+FILES_KEPT_BACK = 64
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")
+
+Address = tuple[str, int]
+
+log = logging.getLogger("braid.serve")
+
+
+def run(
+    config: Config, data: Path, listen: Address, advertise: Address | None, ready: Callable[[str], None]
+) -> None:
+    """Serves until told to stop. `ready` gets the line that says clients are accepted."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    files_max = _raise_file_limit()
+    connections_max = max(
+        1, min(config.net_connections_max, files_max - config.log_files_open_max - FILES_KEPT_BACK)
+    )
+    config = dataclasses.replace(config, net_connections_max=connections_max)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(config, data, listen, advertise, ready))
+
+
+async def _serve(
+    config: Config, data: Path, listen: Address, advertise: Address | None, ready: Callable[[str], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(config, data)
+    await broker.start()
+    reactor = Reactor(config, loop)
+    try:
+        face = KafkaFace(broker)
+        host, port = reactor.listen(*listen, lambda connection: KafkaSession(face, connection))
+        face.advertise(*(advertise or (_reachable(host), port)))
+        ready(f"ready {host}:{port} node={config.node_id} data={data}")
+        await stopping.wait()
+        log.info("stopping")
+        reactor.stop_accepting()
+        face.begin_drain()
+        await reactor.drain()
+    finally:
+        await broker.stop()
+
+
+def _reachable(host: str) -> str:
+    """Clients cannot connect to a wildcard address; this machine's name is the best guess."""
+    import socket
+
+    return socket.gethostname() if host in WILDCARD_HOSTS else host
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _raise_file_limit() -> int:
+    """Every connection and segment is a file; the soft limit is often far below what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

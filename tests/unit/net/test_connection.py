@@ -1,0 +1,298 @@
+"""The connection: frames in, answers out in order, and back-pressure; over real socket pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+
+from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
+from braidmq.net.connection import Connection, Limits, Parts, Pending
+from braidmq.wire.errors import ProtocolError
+
+Answer = Callable[[bytes], Parts | Pending | None]
+
+
+class FileRange:
+    """A range of a file, as the log gives it."""
+
+    def __init__(self, path: Path, position: int, size: int) -> None:
+        self.file = path.open("rb")
+        self.position = position
+        self.size = size
+        self.released = False
+
+    def release(self) -> None:
+        self.released = True
+        self.file.close()
+
+
+class Echo:
+    """Frames of a 4-byte length and a body, answered by a function."""
+
+    def __init__(self, answer: Answer, frame_max: int = 1 << 24) -> None:
+        self._answer = answer
+        self._frame_max = frame_max
+        self.seen: list[bytes] = []
+        self.closed = False
+
+    def frame_bytes(self, view: memoryview, at: int, filled: int) -> int:
+        if filled - at < 4:
+            return 0
+        size: int = struct.unpack_from(">i", view, at)[0]
+        if not 0 <= size <= self._frame_max:
+            raise ProtocolError("bad size")
+        return size + 4
+
+    def on_frame(self, frame: memoryview) -> Parts | Pending | None:
+        self.seen.append(bytes(frame[4:]))
+        return self._answer(self.seen[-1])
+
+    def on_closed(self) -> None:
+        self.closed = True
+
+
+class Peer:
+    """The client's end of a connection, and everything around the server's."""
+
+    def __init__(self, session: Echo, limits: Limits, pool: BufferPool) -> None:
+        self.client, server = socket.socketpair()
+        server.setblocking(False)
+        self.client.setblocking(False)
+        self.reasons: list[str] = []
+        self.session = session
+        self.pool = pool
+        self.connection = Connection(
+            server, "peer", asyncio.get_running_loop(), pool, limits, lambda _, why: self.reasons.append(why)
+        )
+        self.connection.start(session)
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.client, data)
+
+    async def receive(self, size: int) -> bytes:
+        got = b""
+        while len(got) < size:
+            chunk = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.client, size - len(got)), 5)
+            if not chunk:
+                break
+            got += chunk
+        return got
+
+
+class Peers:
+    """Makes connections and closes them while their loop still runs."""
+
+    def __init__(self) -> None:
+        self._made: list[Peer] = []
+
+    def __call__(
+        self, answer: Answer, requests_max: int = 100, send_bytes_max: int = 1 << 20, pool: BufferPool | None = None
+    ) -> Peer:
+        peer = Peer(Echo(answer), Limits(requests_max, send_bytes_max), pool or BufferPool(1 << 26))
+        self._made.append(peer)
+        return peer
+
+    def run(self, scenario: Coroutine[None, None, None]) -> None:
+        async def scenario_then_close() -> None:
+            try:
+                await scenario
+            finally:
+                for peer in self._made:
+                    peer.connection.close("the test ends")
+                    peer.client.close()
+
+        asyncio.run(scenario_then_close())
+
+
+@pytest.fixture
+def connect() -> Peers:
+    return Peers()
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1000, 10_000_000])
+def test_frames_are_answered_in_order_however_the_bytes_are_cut(
+    connect: Peers, chunk: int
+) -> None:
+    """W2: requests of one connection are answered in order, pipelined."""
+
+    async def run() -> None:
+        peer = connect(lambda body: [body])
+        bodies = [bytes([n % 256]) * (n * 7 % 50) for n in range(100)]
+        sent = b"".join(frame(body) for body in bodies)
+        for at in range(0, len(sent), chunk):
+            await peer.send(sent[at : at + chunk])
+            if chunk < 1000:
+                await asyncio.sleep(0)
+        assert await peer.receive(sum(map(len, bodies))) == b"".join(bodies)
+        assert peer.session.seen == bodies
+
+    connect.run(run())
+
+
+def test_a_later_answer_waits_for_an_earlier_one(connect: Peers) -> None:
+    """W2: answers keep the order of their requests even when a later one is ready first."""
+
+    async def run() -> None:
+        waiting: dict[bytes, Pending] = {}
+
+        def answer(body: bytes) -> Parts | Pending:
+            if body.startswith(b"now"):
+                return [body]
+            waiting[body] = Pending()
+            return waiting[body]
+
+        peer = connect(answer)
+        await peer.send(frame(b"a") + frame(b"b") + frame(b"now") + frame(b"c"))
+        await settle()
+        waiting[b"b"].complete([b"b"])
+        await settle()
+        with pytest.raises(BlockingIOError):
+            peer.client.recv(1)
+        waiting[b"a"].complete([b"a"])
+        assert await peer.receive(5) == b"abnow"
+        waiting[b"c"].complete(None)
+        await peer.send(frame(b"now!"))
+        assert await peer.receive(4) == b"now!"
+
+    connect.run(run())
+
+
+def test_file_ranges_are_sent_between_bytes_and_released(connect: Peers, tmp_path: Path) -> None:
+    """W3: a range of a file goes out as it is on disk."""
+    path = tmp_path / "segment"
+    content = os.urandom(3_000_000)
+    path.write_bytes(content)
+
+    async def run() -> None:
+        ranges: list[FileRange] = []
+
+        def answer(_: bytes) -> Parts:
+            ranges.append(FileRange(path, 1000, 2_500_000))
+            return [b"head", ranges[-1], b"tail"]
+
+        peer = connect(answer)
+        await peer.send(frame(b"x"))
+        assert await peer.receive(2_500_008) == b"head" + content[1000:2_501_000] + b"tail"
+        await settle()
+        assert ranges[0].released
+
+    connect.run(run())
+
+
+def test_a_client_that_does_not_read_is_not_read_either(connect: Peers) -> None:
+    """W4: a client that does not read is paused, and nothing is lost when it reads again."""
+
+    async def run() -> None:
+        block = b"x" * 100_000
+        peer = connect(lambda _: [block], send_bytes_max=500_000)
+        for _ in range(200):
+            await peer.send(frame(b"r"))
+        await settle()
+        handled = len(peer.session.seen)
+        assert handled < 60
+        assert not peer.connection.reading
+        assert len(await peer.receive(200 * len(block))) == 200 * len(block)
+        assert len(peer.session.seen) == 200
+
+    connect.run(run())
+
+
+def test_requests_past_the_limit_wait_for_answers(connect: Peers) -> None:
+    """W4: requests of one connection that wait for an answer are bounded."""
+
+    async def run() -> None:
+        waiting: list[Pending] = []
+
+        def answer(_: bytes) -> Pending:
+            waiting.append(Pending())
+            return waiting[-1]
+
+        peer = connect(answer, requests_max=10)
+        await peer.send(frame(b"r") * 50)
+        await settle()
+        assert len(waiting) == 10
+        for done in range(50):
+            waiting[done].complete([b"."])
+            await asyncio.sleep(0.001)
+        assert await peer.receive(50) == b"." * 50
+
+    connect.run(run())
+
+
+def test_a_declared_length_allocates_nothing(connect: Peers) -> None:
+    """W4: memory follows the bytes received, not the bytes announced."""
+
+    async def run() -> None:
+        peer = connect(lambda body: [body])
+        await peer.send(struct.pack(">i", 16_000_000) + b"x" * 10)
+        await settle()
+        assert peer.pool.lent_bytes <= FIRST_BYTES
+        peer.connection.shrink()
+        assert peer.pool.lent_bytes <= 512
+        await peer.send(b"x" * (16_000_000 - 10))
+        assert len(await peer.receive(16_000_000)) == 16_000_000
+        await settle()
+        assert peer.pool.lent_bytes == 0
+
+    connect.run(run())
+
+
+def test_half_received_requests_share_a_budget(connect: Peers) -> None:
+    """W4: bytes of half-received requests are bounded for all connections together."""
+
+    async def run() -> None:
+        pool = BufferPool(4 * FIRST_BYTES)
+        peers = [connect(lambda _: [b"ok"], pool=pool) for _ in range(6)]
+        for peer in peers:
+            await peer.send(struct.pack(">i", 1_000_000) + b"x" * 10)
+        await settle()
+        assert pool.lent_bytes <= 4 * FIRST_BYTES
+        for peer in peers:
+            # A held connection is paused, so its bytes stay in its socket until there is room.
+            task = asyncio.ensure_future(peer.send(b"x" * (1_000_000 - 10)))
+            peer.connection.shrink()
+            assert await peer.receive(2) == b"ok"
+            await task
+
+    connect.run(run())
+
+
+def test_a_broken_frame_closes_the_connection_and_gives_everything_back(connect: Peers) -> None:
+    """W5: bytes that cannot be a frame end the connection."""
+
+    async def run() -> None:
+        pending = Pending()
+        peer = connect(lambda body: pending if body == b"wait" else [body])
+        await peer.send(frame(b"wait") + b"\xff\xff\xff\xff rubbish")
+        assert await peer.receive(1) == b""
+        assert peer.reasons == ["bad size"]
+        assert peer.session.closed
+        assert pending.abandoned
+        assert peer.pool.lent_bytes == 0
+        pending.complete([b"too late"])
+
+    connect.run(run())
+
+
+def test_buffers_come_in_powers_of_two() -> None:
+    """W4: receive buffers are pooled by size and reused."""
+    assert [size_class(n) for n in (0, 1, 512, 513, 65_536, 65_537)] == [512, 512, 512, 1024, 65_536, 131_072]
+    pool = BufferPool(1 << 20)
+    first = pool.take(1000)
+    pool.give(first)
+    assert pool.take(1000) is first
