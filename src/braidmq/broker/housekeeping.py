@@ -84,12 +84,13 @@ class Housekeeping:
     # -- flushing and checkpoints ---------------------------------------------------------------
 
     async def _flush_aged(self) -> None:
-        """flush.ms: partitions whose oldest unflushed record is too old."""
+        """flush.ms, and segments that were ended: a crash should have to check the last one only."""
         now_ms = self._clock.wall_ms()
         for partition in list(self._dirty):
             if partition.is_open and not partition.config.syncs:
                 since_ms = partition.log.unflushed_since_ms
-                if since_ms is not None and now_ms - since_ms >= partition.config.flush_ms:
+                aged = since_ms is not None and now_ms - since_ms >= partition.config.flush_ms
+                if aged or partition.log.has_unflushed_ended_segment:
                     partition.request_flush()
 
     async def checkpoint(self) -> None:

@@ -54,7 +54,8 @@ class Log:
     __slots__ = (
         "_active", "_checkpoint", "_checkpoint_files", "_checkpoint_number", "_clock", "_config", "_directory", "_dirty",
         "_disk", "_durable_position", "_durable_segment", "_epoch", "_epochs", "_files", "_flushing", "_producers",
-        "_roll_at_ms", "_segments", "_snapshot_offset", "_unsynced_directories", "durable_offset", "end_offset", "failed",
+        "_roll_at_ms", "_segments", "_snapshot_offset",
+        "_snapshot_version", "_unsynced_directories", "durable_offset", "end_offset", "failed",
         "notes", "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
@@ -83,6 +84,7 @@ class Log:
         self._snapshot_offset = (
             self._checkpoint.snapshot_offset if self._checkpoint is not None else NO_SNAPSHOT
         )
+        self._snapshot_version = 0
         self._dirty: list[Segment] = []
         self._flushing = False
         self._unsynced_directories: list[str] = []
@@ -115,8 +117,10 @@ class Log:
         recovered = Recovery(disk, files, directory, config.index_interval_bytes, clock, producers).run()
         log = cls(disk, directory, config, clock, files, recovered)
         if topmost is not None:
-            # Synced with the first flush: until then there is nothing in them to lose.
+            # Synced with the first flush or checkpoint: until then there is nothing in them to lose.
             log._unsynced_directories = _lineage(path, topmost)
+        elif recovered.checkpoint is None and log.end_offset:
+            _sync_ancestors(disk, path)
         if recovered.must_checkpoint:
             log._checkpoint_now()
         return log
@@ -296,6 +300,11 @@ class Log:
     def unflushed_records(self) -> int:
         return self.end_offset - self.durable_offset
 
+    @property
+    def has_unflushed_ended_segment(self) -> bool:
+        """Whether recovery would have to check more than the last segment."""
+        return bool(self._dirty) and self._dirty[0] is not self._active
+
     def flush_begin(self) -> FlushJob | None:
         """A job that makes all records so far durable; None if they are, or while another one is under way."""
         if (
@@ -348,10 +357,10 @@ class Log:
         self._producers.expire(self._clock.wall_ms())
         self._active.index.write_out()
         snapshot = None
-        if self._producers.changed:
-            self._producers.changed = False
-            self._snapshot_offset = self.durable_offset
-            snapshot = self._producers.snapshot(self.durable_offset)
+        snapshot_offset = self._snapshot_offset
+        if self._producers.version != self._snapshot_version:
+            snapshot_offset = self.durable_offset
+            snapshot = self._producers.snapshot(snapshot_offset)
         checkpoint = Checkpoint(
             recovery_offset=self.durable_offset,
             segment_offset=self._durable_segment.base_offset,
@@ -359,19 +368,24 @@ class Log:
             start_offset=self.start_offset,
             epochs=tuple(self._epochs.entries()),
             segment_created_ms=self._durable_segment.created_ms,
-            snapshot_offset=self._snapshot_offset,
+            snapshot_offset=snapshot_offset,
         )
         if checkpoint == self._checkpoint and snapshot is None:
             return None
         self._checkpoint_number += 1
-        return CheckpointJob(self._checkpoint_files, self._checkpoint_number, checkpoint, snapshot)
+        # A checkpoint stands for a directory that is found again, so that recovery need not wonder.
+        directories = self._unsynced_directories if self._checkpoint is None else []
+        job = CheckpointJob(self._checkpoint_files, self._checkpoint_number, checkpoint, snapshot, directories)
+        if self._producers.newest_offset < self.durable_offset:
+            job.producers_version = self._producers.version
+        return job
 
     def checkpoint_done(self, job: CheckpointJob) -> None:
         """Takes note of a job that has run; one that failed is made up for by the next."""
-        if job.error is not None:
-            self._producers.changed = True
-        else:
+        if job.error is None:
             self._checkpoint = job.checkpoint
+            self._snapshot_offset = job.checkpoint.snapshot_offset
+            self._snapshot_version = job.producers_version
 
     def _checkpoint_now(self) -> None:
         job = self.checkpoint_begin()
@@ -484,9 +498,13 @@ _base_offset = attrgetter("base_offset")
 
 def _lineage(path: Path, topmost: Path) -> list[str]:
     """Directories to sync so that `path`, created from `topmost` on, is found again after a crash."""
-    lineage = [str(path)]
-    while path != topmost:
-        path = path.parent
-        lineage.append(str(path))
-    lineage.append(str(path.parent))
-    return lineage
+    return [str(parent) for parent in (path, *path.parents) if parent.is_relative_to(topmost.parent)]
+
+
+def _sync_ancestors(disk: Disk, path: Path) -> None:
+    """Makes a directory durable that a run before created and, as far as one can tell, never synced."""
+    for parent in path.parents:
+        try:
+            disk.sync_directory(parent)
+        except PermissionError:
+            return

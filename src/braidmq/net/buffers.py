@@ -4,6 +4,9 @@ A connection holds a buffer only while part of a request sits in it, so ten thou
 none. A buffer is never sized by what a client merely declares: the first one is as large as the largest
 request this connection has really sent before, and it doubles only when it is full. A request that trickles
 in is moved to the smallest buffer that holds it, so slow connections cost what they have sent.
+
+What is lent to all connections is bounded. Connections that then wait for each other's bytes would wait for
+ever, so one of them, the first, may go past the bound until its request is complete; then the next may.
 """
 
 from __future__ import annotations
@@ -24,22 +27,37 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Free buffers by size, and the count of bytes lent out, which `lent_bytes_max` bounds."""
 
-    __slots__ = ("_free", "_kept_bytes", "_lent_bytes_max", "_waiting", "lent_bytes")
+    __slots__ = ("_favoured", "_free", "_kept_bytes", "_lent_bytes_max", "_waiting", "lent_bytes")
 
     def __init__(self, lent_bytes_max: int) -> None:
         self._free: dict[int, list[memoryview]] = {}
         self._kept_bytes = 0
         self._lent_bytes_max = lent_bytes_max
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], bool]] = deque()
+        self._favoured: object | None = None
         self.lent_bytes = 0
 
-    def exhausted(self, size_bytes: int) -> bool:
-        """Whether lending `size_bytes` more would pass the bound; one buffer may always be lent."""
-        return self.lent_bytes > 0 and self.lent_bytes + size_class(size_bytes) > self._lent_bytes_max
+    def may_take(self, size_bytes: int, taker: object) -> bool:
+        """Whether `taker` may be lent that much more now; if not, it waits with `when_free`."""
+        if self.lent_bytes + size_class(size_bytes) <= self._lent_bytes_max:
+            return True
+        if self._favoured is None:
+            self._favoured = taker
+        return self._favoured is taker
 
-    def when_free(self, callback: Callable[[], None]) -> None:
-        """Calls back once, after a buffer has been returned."""
-        self._waiting.append(callback)
+    def when_free(self, resume: Callable[[], bool]) -> None:
+        """Calls `resume` when there may be room; it says whether it had any use for that."""
+        self._waiting.append(resume)
+
+    def settle(self, taker: object) -> None:
+        """`taker` has received a whole request, or is gone: another may be favoured."""
+        if self._favoured is taker:
+            self._favoured = None
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and not self._waiting.popleft()():
+            pass
 
     def take(self, size_bytes: int) -> memoryview:
         """A writable buffer of the size class of `size_bytes`; its old content is undefined."""
@@ -59,4 +77,4 @@ class BufferPool:
             self._kept_bytes += size
             self._free.setdefault(size, []).append(buffer)
         if self._waiting and self.lent_bytes <= self._lent_bytes_max // 2:
-            self._waiting.popleft()()
+            self._wake()

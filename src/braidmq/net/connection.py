@@ -187,7 +187,8 @@ class Connection:
     def _handle_frames(self, buffer: memoryview) -> None:
         session = self._session
         assert session is not None
-        at, filled = self._start, self._filled
+        start, filled = self._start, self._filled
+        at = start
         for _ in range(FRAMES_PER_TURN):
             size = session.frame_bytes(buffer, at, filled)
             if size == 0 or filled - at < size:
@@ -208,6 +209,8 @@ class Connection:
             self._pause()
             self._loop.call_soon(self._maybe_resume)
         self._start = at
+        if at > start:
+            self._pool.settle(self)
         if at == filled:
             self._drop_buffer()
             self.frame_since = None
@@ -232,7 +235,7 @@ class Connection:
             buffer[:held] = bytes(buffer[self._start : self._filled])
         else:
             wanted = self._hint if buffer is None else max(held * 2, len(buffer))
-            if self._pool.exhausted(wanted):
+            if not self._pool.may_take(wanted, self):
                 self._pause()
                 self._pool.when_free(self._maybe_resume)
                 return None
@@ -340,13 +343,14 @@ class Connection:
             self._loop.remove_writer(self.fd)
         self._maybe_resume()
 
-    def _maybe_resume(self) -> None:
-        """Reads again after a pause, first what already lies in the buffer."""
+    def _maybe_resume(self) -> bool:
+        """Reads again after a pause, first what already lies in the buffer; whether it does."""
         if self._reading or self._closed or self._draining or self._over_limits():
-            return
+            return False
         self._resume()
         if self._buffer is not None and self._filled > self._start:
             self._loop.call_soon(self._handle_held)
+        return True
 
     def _handle_held(self) -> None:
         if self._closed or self._buffer is None or not self._reading:
@@ -417,6 +421,7 @@ class Connection:
         self._reading = self._writing = False
         self._sock.close()
         self._drop_buffer()
+        self._pool.settle(self)
         for answer in self._answers:
             answer.abandon()
         self._answers.clear()
