@@ -113,9 +113,9 @@ class Housekeeping:
 
     async def clean(self) -> None:
         """Removes what is expired; when the disk fills, more than that."""
-        self._measure_disk()
+        self.measure_disk()
         now_ms = self._clock.wall_ms()
-        at_cleanup_hour = self._is_cleanup_time(now_ms)
+        at_cleanup_hour = self.is_cleanup_time(now_ms)
         by_disk = self.disk_level >= DiskLevel.CLEAN
         for number, partition in enumerate(self._all_partitions()):
             if number % PARTITIONS_PER_TURN == 0:
@@ -149,20 +149,22 @@ class Housekeeping:
                     "%s: disk is %.0f %% full, dropped its oldest segment", partition, self.disk_percent
                 )
                 await self._remove(gone, 0)
-                self._measure_disk()
+                self.measure_disk()
 
     def _all_partitions(self) -> Iterable[Partition]:
         for topic in list(self._topics):
             yield from topic.partitions
 
-    def _is_cleanup_time(self, now_ms: int) -> bool:
+    def is_cleanup_time(self, now_ms: int) -> bool:
+        """Whether retention of a day or more is applied now."""
         hour = self._config.log_cleanup_hour
         if hour < 0:
             return True
         local = time.localtime(now_ms / 1000)
         return local.tm_hour == hour
 
-    def _measure_disk(self) -> None:
+    def measure_disk(self) -> None:
+        """Looks at the disk now; also at start, so that a full one refuses writes from the first."""
         before = self.disk_level
         self.disk_percent = self._disk.usage(self._data).used_percent
         config = self._config
@@ -170,10 +172,6 @@ class Housekeeping:
         self.disk_level = DiskLevel(sum(self.disk_percent >= percent for percent in thresholds))
         if self.disk_level != before:
             log.warning("disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
-
-    def measure_disk(self) -> None:
-        """Looks at the disk now; at start, so that a full one refuses writes from the first."""
-        self._measure_disk()
 
     def _remove_later(self, paths: list[Path], delay_s: float) -> None:
         if paths:

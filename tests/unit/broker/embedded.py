@@ -1,0 +1,59 @@
+"""A broker inside the test's own event loop, without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.partition import Partition
+from braidmq.config import configure
+from braidmq.platform.disk import DiskUsage, RealDisk, StrPath
+from braidmq.wire.records import build_batch
+
+
+class FillingDisk(RealDisk):
+    """The real disk, as full as a test says."""
+
+    __slots__ = ("used_percent",)
+
+    def __init__(self) -> None:
+        self.used_percent = 10
+
+    def usage(self, path: StrPath) -> DiskUsage:
+        return DiskUsage(100, 100 - self.used_percent)
+
+
+class TurnedClock:
+    """A clock that stands where a test puts it."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+
+@asynccontextmanager
+async def embedded(
+    data: Path, disk: RealDisk | None = None, clock: TurnedClock | None = None, **options: object
+) -> AsyncIterator[Broker]:
+    """A started broker; options are written with underscores for dots."""
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    broker = Broker(configure(given), data, disk=disk, clock=clock)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+def append(partition: Partition, value: bytes, timestamp_ms: int, count: int = 1) -> int:
+    """Appends a batch and returns its base offset."""
+    batch = build_batch([(None, value, [], timestamp_ms)] * count)
+    appended, _ = partition.append(memoryview(batch), timestamp_ms)
+    return appended.base_offset
