@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from braidmq import __version__
@@ -21,6 +20,8 @@ from braidmq.cli.mistake import UserMistake
 from braidmq.config import ConfigError
 from braidmq.wire.errors import ApiError
 
+# Typer brings a click of its own in newer releases; through its public names we get the one it raises.
+ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 app = typer.Typer(
@@ -65,30 +66,44 @@ def main(arguments: Sequence[str]) -> int:
     from braidmq.client.errors import ClientError
 
     try:
-        code = typer.main.get_command(app).main(list(arguments), prog_name="braid", standalone_mode=False)
+        _run(list(arguments))
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except click.exceptions.NoArgsIsHelpError as help_text:
-        print(help_text.format_message(), file=sys.stderr)
-        return EXIT_MISTAKE
-    except click.UsageError as mistake:
-        return _say(_where(mistake), mistake.format_message(), EXIT_MISTAKE)
-    except click.ClickException as failure:
-        return _say("braid", failure.format_message(), EXIT_FAILED)
+        return 0
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.Abort:
+        return EXIT_INTERRUPTED
     except (UserMistake, ConfigError, AddressError) as mistake:
         return _say("braid", str(mistake), EXIT_MISTAKE)
     except (ApiError, ClientError) as failure:
         return _say("braid", _text(failure), EXIT_FAILED)
-    except (click.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader has seen enough. Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except ClickException as mistake:
+        return _usage(mistake)
 
 
-def _where(mistake: click.UsageError) -> str:
-    return mistake.ctx.command_path if mistake.ctx is not None else "braid"
+def _run(arguments: list[str]) -> None:
+    command = typer.main.get_command(app)
+    if "_BRAID_COMPLETE" in os.environ:
+        command.main(arguments, prog_name="braid")
+    # Not `main`: it would turn a broken pipe into a failure before we can tell it from one.
+    with command.make_context("braid", arguments) as context:
+        command.invoke(context)
+
+
+def _usage(mistake: Any) -> int:
+    """What typer has against the arguments, in our one line; help where nothing was asked for."""
+    if type(mistake).__name__ == "NoArgsIsHelpError":
+        print(mistake.format_message(), file=sys.stderr)
+        return EXIT_MISTAKE
+    context = getattr(mistake, "ctx", None)
+    where = context.command_path if context is not None else "braid"
+    return _say(where, mistake.format_message(), EXIT_MISTAKE)
 
 
 def _text(failure: Exception) -> str:

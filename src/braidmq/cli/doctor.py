@@ -19,6 +19,7 @@ from braidmq.cli.output import print_json
 
 if TYPE_CHECKING:
     from braidmq.log.doctor import Finding
+    from braidmq.platform.lock import DirectoryLock
 
 EXIT_DAMAGED = 1
 
@@ -34,18 +35,10 @@ def doctor(
 
     Examples: braid doctor braid-data · braid doctor braid-data --repair --json
     """
+    lock = _lock(directory)
     from braidmq.log import doctor as log_doctor
     from braidmq.platform.disk import RealDisk
-    from braidmq.platform.lock import DirectoryInUse, DirectoryLock
 
-    if not directory.is_dir():
-        raise UserMistake(f"{directory} is not a directory")
-    if not (directory / "metadata.journal").exists():
-        raise UserMistake(f"{directory} holds no broker's data; give the directory of braid serve --data")
-    try:
-        lock = DirectoryLock(directory)
-    except DirectoryInUse:
-        raise UserMistake(f"{directory} is in use by a broker; stop it first") from None
     disk = RealDisk()
     partitions = _partitions(directory)
     found: list[tuple[Path, Finding]] = []
@@ -65,8 +58,22 @@ def doctor(
         raise typer.Exit(EXIT_DAMAGED)
 
 
+def _lock(directory: Path) -> DirectoryLock:
+    """Makes sure that this is a broker's directory and that the broker is stopped."""
+    from braidmq.platform.lock import DirectoryInUse, DirectoryLock
+
+    if not directory.is_dir():
+        raise UserMistake(f"{directory} is not a directory")
+    if not (directory / "metadata.journal").exists():
+        raise UserMistake(f"{directory} holds no broker's data; give the directory of braid serve --data")
+    try:
+        return DirectoryLock(directory)
+    except DirectoryInUse:
+        raise UserMistake(f"{directory} is in use by a broker; stop it first") from None
+
+
 def _partitions(directory: Path) -> list[Path]:
-    """Directories with segments in them; a deleted topic's that is only waiting to be removed is not looked at."""
+    """Directories with segments in them, without those of deleted topics that wait to be removed."""
     found = {path.parent for path in (directory / "topics").rglob("*.log")}
     return sorted(path for path in found if not any(part.endswith(".deleted") for part in path.parts))
 
@@ -105,6 +112,4 @@ def _print(
     if not found:
         print(f"{len(partitions)} partitions verified, nothing is wrong")
     elif not done:
-        print(
-            f"{len(found)} findings in {len(partitions)} partitions; braid doctor {directory} --repair mends them"
-        )
+        print(f"{len(found)} findings in {len(partitions)} partitions; --repair mends what can be mended")

@@ -114,13 +114,13 @@ class _Lane(NamedTuple):
 
 
 def produce(cluster: Cluster, topic: str, plan: ProducePlan, meter: Meter) -> None:
-    """Writes batches to all partitions in turn until the meter is done."""
+    """Writes whole batches to all partitions in turn until the meter is done."""
     partitions = [TopicPartition(topic, index) for index in range(cluster.partition_count(topic))]
     lanes = [_lane(cluster, at, plan) for at in partitions]
     under_way: deque[_Sent] = deque()
     meter.start()
     for lane in _round_robin(lanes):
-        if meter.done:
+        if meter.done or _enough_sent(meter, plan, len(under_way)):
             break
         _pace(meter, plan, len(under_way))
         sent = _Sent(meter.clock.monotonic(), lane.connection, lane.version)
@@ -133,6 +133,11 @@ def produce(cluster: Cluster, topic: str, plan: ProducePlan, meter: Meter) -> No
             _await_answer(under_way.popleft(), plan, meter)
     while under_way:
         _await_answer(under_way.popleft(), plan, meter)
+
+
+def _enough_sent(meter: Meter, plan: ProducePlan, requests_under_way: int) -> bool:
+    sent = meter.records + requests_under_way * plan.batch_records
+    return meter.records_max is not None and sent >= meter.records_max
 
 
 def _round_robin(lanes: list[_Lane]) -> Iterator[_Lane]:

@@ -101,12 +101,15 @@ class Cluster:
         raise reasons[0]
 
     def call(self, request: Message, answer: type[R], newest: int | None = None) -> R:
-        """Asks any broker; a lost connection is made again, within `timeout_s`."""
+        """Asks any broker; a lost connection is made again, within `timeout_s`.
+
+        Where no broker has ever answered, the first refusal is final: the address is probably wrong.
+        """
         for attempt in self.attempts():
             try:
                 return self.any_connection().call(request, answer, newest)
             except Unreachable as error:
-                attempt.failed(error, retriable=True)
+                attempt.failed(error, retriable=bool(self.brokers))
         raise AssertionError("attempts end by raising")
 
     def refresh(self, topics: Sequence[str] | None, create: bool = False) -> MetadataResponse:

@@ -1,0 +1,42 @@
+"""Times on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from braidmq.cli.mistake import UserMistake
+from braidmq.cli.moment import format_moment, parse_moment
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("500ms", NOW_MS - 500),
+        ("10s", NOW_MS - 10_000),
+        ("2m", NOW_MS - 120_000),
+        ("3h", NOW_MS - 10_800_000),
+        ("1d", NOW_MS - 86_400_000),
+        ("2026-11-15T21:00:00Z", 1_794_776_400_000),
+        ("2026-11-15T22:00:00+01:00", 1_794_776_400_000),
+        ("1970-01-01T00:00:01.500Z", 1500),
+    ],
+)
+def test_a_moment_is_a_date_or_how_long_ago(text: str, expected_ms: int) -> None:
+    """C7: as people write times."""
+    assert parse_moment(text, NOW_MS) == expected_ms
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "-5m", "2026-13-01"])
+def test_what_is_not_a_moment_is_refused_with_examples(text: str) -> None:
+    """C7: the message shows how to write one."""
+    with pytest.raises(UserMistake, match="10m, 2h, 1d"):
+        parse_moment(text, NOW_MS)
+
+
+def test_moments_are_shown_in_utc_to_the_millisecond() -> None:
+    """C7: and read back as they were."""
+    assert format_moment(1_794_776_400_123) == "2026-11-15T21:00:00.123Z"
+    assert parse_moment("2026-11-15T21:00:00.123Z", NOW_MS) == 1_794_776_400_123
+    assert format_moment(-1) == "-"

@@ -1,0 +1,150 @@
+"""`braid serve` as a process, and every way to call it wrongly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli import main
+from braidmq.client import Admin, Cluster
+from braidmq.testing import BrokerProcess, broker
+
+
+def test_serve_prints_one_ready_line_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
+    """O1: the line a supervisor waits for, with the port that was free."""
+    process = _serve("--data", str(tmp_path / "log"), "--listen", "127.0.0.1:0", "-o", "node.id=7")
+    assert process.stdout is not None
+    line = process.stdout.readline().split()
+    assert line[0] == "ready"
+    assert line[2:] == ["node=7", f"data={tmp_path / 'log'}"]
+    with Cluster(line[1]) as cluster:
+        cluster.refresh(None)
+        assert list(cluster.brokers) == [7]
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=30)
+    assert (process.returncode, rest) == (0, "")
+
+
+def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
+    """O1: for NAT and containers."""
+    process = _serve(
+        "--data",
+        str(tmp_path),
+        "--listen",
+        "127.0.0.1:0",
+        "--advertise",
+        "queue.example:1234",
+        "--stop-on-eof",
+    )
+    assert process.stdout is not None
+    with Cluster(process.stdout.readline().split()[1]) as cluster:
+        cluster.refresh(None)
+        assert [str(address) for address in cluster.brokers.values()] == ["queue.example:1234"]
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_options_come_from_the_file_the_environment_and_the_command_line_in_that_order(
+    tmp_path: Path,
+) -> None:
+    """O1: later ones win."""
+    file = tmp_path / "braid.toml"
+    file.write_text('"num.partitions" = 2\n[retention]\nms = 1000\nbytes = 1000000\n')
+    process = _serve(
+        *("--data", str(tmp_path / "log"), "--listen", "127.0.0.1:0", "--stop-on-eof"),
+        *("--config", str(file), "-o", "retention.bytes=3000000"),
+        environment={"BRAID_RETENTION_BYTES": "2000000", "BRAID_RETENTION_MS": "2000"},
+    )
+    assert process.stdout is not None
+    with Admin(process.stdout.readline().split()[1]) as admin:
+        admin.create_topic("t")
+        assert admin.partition_indexes("t") == [0, 1]
+        values = {entry.name: entry.value for entry in admin.topic_configs("t")}
+    assert (values["retention.ms"], values["retention.bytes"]) == ("2000", "3000000")
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dta", "x"], "unknown option --dta; did you mean --data?"),
+        (["-o", "retention.m=5"], "unknown option retention.m; did you mean retention.ms?"),
+        (["-o", "retention.ms=soon"], "retention.ms=soon is not a number"),
+        (["-o", "num.partitions=0"], "num.partitions=0 is out of bounds; it must be from 1 to 10,000"),
+        (["-o", "flush"], "'flush' is not of the form name=value"),
+        (["--listen", "localhost:http"], "the port must be a number"),
+        (["--config", "/nowhere/braid.toml"], "cannot read /nowhere/braid.toml: No such file or directory"),
+        (["now"], "does not take 'now'"),
+        (["--data"], "expected one argument"),
+        (["--log-level", "loud"], "invalid choice: 'loud'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O1: no traceback, what is wrong, what would be right."""
+    assert main(["serve", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("braid serve: ")
+    assert shown.out == ""
+
+
+def test_a_port_in_use_is_a_mistake(braid_broker: BrokerProcess, tmp_path: Path) -> None:
+    """O1: said with the address."""
+    process = _serve("--data", str(tmp_path), "--listen", braid_broker.bootstrap)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said.splitlines()[-1].startswith(f"braid serve: {braid_broker.bootstrap} is in use")
+    assert "Traceback" not in said
+
+
+def test_a_data_directory_another_broker_holds_is_a_mistake(tmp_path: Path) -> None:
+    """O1: two brokers on one directory would destroy it."""
+    with broker(data=tmp_path) as first:
+        process = _serve("--data", str(first.data), "--listen", "127.0.0.1:0")
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "in use by another broker process" in said
+    assert "Traceback" not in said
+
+
+def test_a_data_directory_that_is_a_file_is_a_mistake(tmp_path: Path) -> None:
+    """O1: whatever the system says, in one line."""
+    (tmp_path / "file").write_text("")
+    process = _serve("--data", str(tmp_path / "file"), "--listen", "127.0.0.1:0")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert str(tmp_path / "file") in said
+    assert "Traceback" not in said
+
+
+def test_a_broker_loads_no_terminal_library() -> None:
+    """O1: start-up time and memory of `braid serve`."""
+    code = "import sys, braidmq.cli.serve, braidmq.serve; print(sorted({'typer', 'rich', 'click'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment()
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BRAID_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def _serve(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "braidmq", "serve", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**_environment(), **(environment or {})},
+    )
