@@ -7,7 +7,7 @@ import time
 
 from .channel import Channel
 from .load_produce import STALL_SECONDS_MAX, partition_frames
-from .metric import CPU_PER_MILLION, P50, P99, REQUEST_RATE, Figures, latencies
+from .metric import CPU_PER_MILLION_REQUESTS, P50, P99, REQUEST_RATE, Figures, latencies
 from .server import Durability, Server
 from .topics import fresh_topic
 from .wire import produce_error
@@ -18,7 +18,7 @@ VALUE_BYTES = 100
 
 
 def many_producers(server: Server, seconds: float, durability: Durability) -> Figures:
-    """Requests per second over all producers, the latency of one, and CPU for a million messages."""
+    """Requests per second over all producers, the latency of one, and CPU for a million requests."""
     with fresh_topic(server, PARTITIONS, durability) as topic:
         frames = partition_frames(topic, VALUE_BYTES, 1, PARTITIONS, acks=-1)
         cpu_before = server.cpu_seconds()
@@ -31,7 +31,7 @@ def many_producers(server: Server, seconds: float, durability: Durability) -> Fi
             REQUEST_RATE: len(samples_s) / elapsed,
             P50: found[P50],
             P99: found[P99],
-            CPU_PER_MILLION: cpu / (len(samples_s) / 1e6),
+            CPU_PER_MILLION_REQUESTS: cpu / (len(samples_s) / 1e6),
         }
 
 

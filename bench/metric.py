@@ -38,7 +38,9 @@ P50 = Metric("p50", "ms", Better.LOWER, None)
 P99 = Metric("p99", "ms", Better.LOWER, 0.5)
 P999 = Metric("p99.9", "ms", Better.LOWER, None)
 CPU_PER_GB = Metric("CPU", "s/GB", Better.LOWER, 0.5)
-CPU_PER_MILLION = Metric("CPU", "s/M msg", Better.LOWER, 0.5)
+CPU_PER_MILLION_REQUESTS = Metric("CPU", "s/M req", Better.LOWER, 0.5)
+# At a fixed rate a slower server gets larger batches, and so looks cheaper per message: shown, not judged.
+CPU_PER_MILLION = Metric("CPU", "s/M msg", Better.LOWER, None)
 RSS_IDLE = Metric("RSS idle", "MB", Better.LOWER, 0.1)
 RSS_LOADED = Metric("RSS peak", "MB", Better.LOWER, 0.1)
 START = Metric("start to first ack", "s", Better.LOWER, 0.1)
@@ -52,6 +54,7 @@ ALL = (
     P99,
     P999,
     CPU_PER_GB,
+    CPU_PER_MILLION_REQUESTS,
     CPU_PER_MILLION,
     RSS_IDLE,
     RSS_LOADED,

@@ -35,7 +35,7 @@ METHOD = """## How it was measured
   connection, all partitions in one Fetch, 1 MB of each. The librdkafka rows use confluent-kafka as it comes.
 - Latency is end to end and open-loop: from when a message was due until a consumer has it.
 - Cold: the segments were synced and dropped from the page cache before the read. CPU is the server's user and
-  system time from /proc. RSS idle is taken 3 s after the first ack; RSS peak is the highest (with idle
+  system time. RSS idle is taken 3 s after the first ack; RSS peak is the highest (with idle
   connections: the RSS while they are held). MB are 10^6 bytes of values.
 - Start: from the start of the process until a record sent to an existing topic is acknowledged.
   Creation of the many partitions: until each of them has taken a record.

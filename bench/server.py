@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from .channel import Address
 
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+CPU_CLOCK_OF_PROCESS = 2
 STOP_SECONDS_MAX = 120
 
 
@@ -80,9 +79,12 @@ class Server(ABC):
         self.process = None
 
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+        """User and system time of all the process's threads so far, to the nanosecond.
+
+        /proc/PID/stat holds the same in ticks of 10 ms, too coarse for a load that takes a second. The
+        number of another process's CPU clock is made of its pid, as clock_getcpuclockid(3) does it.
+        """
+        return time.clock_gettime(~self.pid << 3 | CPU_CLOCK_OF_PROCESS)
 
     def rss_mb(self) -> float:
         return self._status_kb("VmRSS") / 1000
