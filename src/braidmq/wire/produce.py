@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct, error
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from braidmq.wire.errors import ProtocolError
 from braidmq.wire.primitives import View, finish_uvarint, skip_tagged_fields, uvarint
@@ -23,6 +23,7 @@ TOPIC_IDS = 13
 _int16 = Struct(">h").unpack_from
 _int32 = Struct(">i").unpack_from
 _index_and_length = Struct(">ii").unpack_from
+_index_and_length_flexible = Struct(">iB").unpack_from
 _acks_timeout_topics = Struct(">hii").unpack_from
 _acks_timeout_topics_flexible = Struct(">hiB").unpack_from
 _new = tuple.__new__
@@ -65,6 +66,7 @@ def decode(view: View, at: int, version: int) -> ProduceRequest:
 
 
 def _decode_flexible(view: View, at: int, version: int) -> tuple[ProduceRequest, int]:
+    end = len(view)
     transactional_id = None
     length = view[at]
     at += 1
@@ -78,8 +80,10 @@ def _decode_flexible(view: View, at: int, version: int) -> tuple[ProduceRequest,
     at += 7
     if count > 127:
         count, at = finish_uvarint(view, at, count)
+    if not 0 < count <= end - at:
+        _refuse_count(count - 1, end - at)
     topics: list[tuple[str | None, bytes | None, Partitions]] = []
-    for _ in range(_checked(count - 1, len(view) - at)):
+    for _ in range(count - 1):
         name = topic_id = None
         if version >= TOPIC_IDS:
             stop = at + 16
@@ -93,7 +97,7 @@ def _decode_flexible(view: View, at: int, version: int) -> tuple[ProduceRequest,
                 raise ProtocolError("a topic without a name")
             stop = at + length - 1
             name = str(view[at:stop], "utf-8")
-        partitions, at = _decode_partitions(view, stop)
+        partitions, at = _decode_partitions(view, stop, end)
         topics.append((name, topic_id, partitions))
         tags = view[at]
         at += 1
@@ -106,15 +110,16 @@ def _decode_flexible(view: View, at: int, version: int) -> tuple[ProduceRequest,
     return _new(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), at
 
 
-def _decode_partitions(view: View, at: int) -> tuple[Partitions, int]:
+def _decode_partitions(view: View, at: int, end: int) -> tuple[Partitions, int]:
     count = view[at]
     at += 1
     if count > 127:
         count, at = finish_uvarint(view, at, count)
+    if not 0 < count <= end - at:
+        _refuse_count(count - 1, end - at)
     partitions: Partitions = []
-    for _ in range(_checked(count - 1, len(view) - at)):
-        (index,) = _int32(view, at)
-        length = view[at + 4]
+    for _ in range(count - 1):
+        index, length = _index_and_length_flexible(view, at)
         at += 5
         if length > 127:
             length, at = finish_uvarint(view, at, length)
@@ -132,6 +137,7 @@ def _decode_partitions(view: View, at: int) -> tuple[Partitions, int]:
 
 
 def _decode_classic(view: View, at: int) -> tuple[ProduceRequest, int]:
+    end = len(view)
     transactional_id = None
     (length,) = _int16(view, at)
     at += 2
@@ -143,8 +149,10 @@ def _decode_classic(view: View, at: int) -> tuple[ProduceRequest, int]:
         raise ProtocolError(f"a transactional id of length {length}")
     acks, timeout_ms, count = _acks_timeout_topics(view, at)
     at += 10
+    if not 0 <= count <= end - at:
+        _refuse_count(count, end - at)
     topics: list[tuple[str | None, bytes | None, Partitions]] = []
-    for _ in range(_checked(count, len(view) - at)):
+    for _ in range(count):
         (length,) = _int16(view, at)
         if length < 0:
             raise ProtocolError("a topic without a name")
@@ -153,8 +161,10 @@ def _decode_classic(view: View, at: int) -> tuple[ProduceRequest, int]:
         name = str(view[at:stop], "utf-8")
         (count,) = _int32(view, stop)
         at = stop + 4
+        if not 0 <= count <= end - at:
+            _refuse_count(count, end - at)
         partitions: Partitions = []
-        for _ in range(_checked(count, len(view) - at)):
+        for _ in range(count):
             index, length = _index_and_length(view, at)
             at += 8
             if length >= 0:
@@ -169,11 +179,9 @@ def _decode_classic(view: View, at: int) -> tuple[ProduceRequest, int]:
     return _new(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), at
 
 
-def _checked(count: int, bytes_left: int) -> int:
-    """An element takes a byte at least, so a count above what is left is a lie."""
-    if count < 0 or count > bytes_left:
-        raise ProtocolError(f"an array of {count} elements in {bytes_left} bytes")
-    return count
+def _refuse_count(count: int, bytes_left: int) -> NoReturn:
+    # An element takes a byte at least, so a count above what is left is a lie.
+    raise ProtocolError(f"an array of {count} elements in {bytes_left} bytes")
 
 
 _size_into = Struct(">i").pack_into

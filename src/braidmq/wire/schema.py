@@ -174,9 +174,9 @@ class MessageType(type):
             field.name = key
             del namespace[key]
         namespace["__slots__"] = tuple(fields)
-        namespace["fields"] = tuple(fields.values())
+        namespace.update(fields=tuple(fields.values()), versions=versions, flexible_from=flexible)
         if api is not None:
-            namespace.update(api=api, versions=versions, flexible_from=flexible)
+            namespace["api"] = api
         made = cast("type[Message]", super().__new__(mcs, name, bases, namespace))
         if api is not None:
             (REQUESTS if name.endswith("Request") else RESPONSES)[api] = made
