@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -87,9 +88,13 @@ class CheckpointFiles:
         self._newest = 0
         self._newest_snapshot = 0
 
-    def write(self, number: int, checkpoint: Checkpoint, snapshot: bytes | None) -> None:
-        """Makes checkpoint `number` durable, unless a later one already is."""
+    def write(
+        self, number: int, checkpoint: Checkpoint, snapshot: bytes | None, directories: Sequence[str]
+    ) -> None:
+        """Makes checkpoint `number` durable, unless a later one already is; `directories` are synced first."""
         with self._lock:
+            for directory in directories:
+                self._disk.sync_directory(directory)
             # In this order: a snapshot newer than the checkpoint is fine, one older would lack batches.
             if snapshot is not None and number > self._newest_snapshot:
                 self._disk.write_atomically(f"{self._directory}/{SNAPSHOT_NAME}", snapshot)
@@ -102,21 +107,29 @@ class CheckpointFiles:
 class CheckpointJob:
     """Writes a checkpoint, and the producer snapshot if it changed; may run in any thread."""
 
-    __slots__ = ("_files", "_number", "_snapshot", "checkpoint", "error")
+    __slots__ = ("_directories", "_files", "_number", "_snapshot", "checkpoint", "error", "producers_version")
 
     def __init__(
-        self, files: CheckpointFiles, number: int, checkpoint: Checkpoint, snapshot: bytes | None
+        self,
+        files: CheckpointFiles,
+        number: int,
+        checkpoint: Checkpoint,
+        snapshot: bytes | None,
+        directories: Sequence[str],
     ) -> None:
         self._files = files
         self._number = number
         self._snapshot = snapshot
+        self._directories = directories
         self.checkpoint = checkpoint
+        self.producers_version = -1
+        """Which state of the producers is wholly on disk once this is; -1 if batches are left out of it."""
         self.error: OSError | None = None
 
     def run(self) -> None:
         """Blocks until both are durable."""
         try:
-            self._files.write(self._number, self.checkpoint, self._snapshot)
+            self._files.write(self._number, self.checkpoint, self._snapshot, self._directories)
         except OSError as error:
             self.error = error
             raise

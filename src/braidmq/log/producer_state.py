@@ -75,13 +75,15 @@ class ProducerEntry:
 class ProducerState:
     """The producers of one partition, longest silent first."""
 
-    __slots__ = ("_producers", "changed", "limits")
+    __slots__ = ("_producers", "limits", "newest_offset", "version")
 
     def __init__(self, limits: ProducerLimits) -> None:
         self.limits = limits
         self._producers: OrderedDict[int, ProducerEntry] = OrderedDict()
-        self.changed = False
-        """Whether anything happened since the last snapshot."""
+        self.version = 0
+        """Goes up with every change."""
+        self.newest_offset = -1
+        """Last offset of the newest batch remembered; a snapshot before it is not the whole state."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -134,7 +136,8 @@ class ProducerState:
             del batches[0]
         entry.last_seen_ms = now_ms
         self._producers.move_to_end(producer_id)
-        self.changed = True
+        self.newest_offset = last_offset
+        self.version += 1
 
     def expire(self, now_ms: int) -> None:
         """Forgets producers that have been silent for too long."""
@@ -144,14 +147,14 @@ class ProducerState:
             if entry.last_seen_ms > oldest_ms:
                 return
             del self._producers[producer_id]
-            self.changed = True
+            self.version += 1
 
     def cut_to(self, end_offset: int) -> None:
         """Forgets batches at or past `end_offset`, which the log has lost or cut off."""
         for entry in self._producers.values():
             if entry.batches and entry.batches[-1].last_offset >= end_offset:
                 entry.batches = [kept for kept in entry.batches if kept.last_offset < end_offset]
-                self.changed = True
+                self.version += 1
 
     # -- snapshot -------------------------------------------------------------------------------
 
