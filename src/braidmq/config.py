@@ -510,10 +510,6 @@ class TopicConfig:
     segment_ms: int
     unclean_leader_election_enable: bool
 
-    @property
-    def syncs(self) -> bool:
-        return self.flush == Flush.SYNC.value
-
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -87,7 +87,7 @@ class Housekeeping:
         """flush.ms, and segments that were ended: a crash should have to check the last one only."""
         now_ms = self._clock.wall_ms()
         for partition in list(self._dirty):
-            if partition.is_open and not partition.config.syncs:
+            if partition.is_open and not partition.syncs:
                 since_ms = partition.log.unflushed_since_ms
                 aged = since_ms is not None and now_ms - since_ms >= partition.config.flush_ms
                 if aged or partition.log.has_unflushed_ended_segment:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from braidmq.broker.group_commit import GroupCommit, Job
-from braidmq.config import TopicConfig
+from braidmq.config import Flush, TopicConfig
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
 from braidmq.wire.compress import Codec
@@ -46,7 +46,7 @@ class Partition:
 
     __slots__ = (
         "_codec", "_commit", "_config", "_directory", "_durable_waits", "_log", "_on_dirty", "_open",
-        "_watchers", "dirty", "index", "topic",
+        "_watchers", "dirty", "index", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -67,10 +67,16 @@ class Partition:
         self._commit = commit
         self._on_dirty = on_dirty
         self._log: Log | None = None
+        self.syncs = True
+        """Whether acks=all and reading wait for the disk."""
         self._watchers: set[Watcher] | None = None
         self._durable_waits: deque[tuple[int, DurableCallback]] | None = None
+        self._set_config(config)
+
+    def _set_config(self, config: TopicConfig) -> None:
         self._config = config
         self._codec = _CODECS.get(config.compression_type)
+        self.syncs = config.flush == Flush.SYNC.value
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -107,7 +113,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         log = self.log
-        return log.durable_offset if self._config.syncs else log.end_offset
+        return log.durable_offset if self.syncs else log.end_offset
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class Partition:
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
-        if config.syncs:
+        if self.syncs:
             self._commit.request(self)
         else:
             if log.unflushed_records >= config.flush_messages:
@@ -187,7 +193,7 @@ class Partition:
             waits.popleft()[1](ErrorCode.NONE)
         if waits:
             self._commit.request(self)
-        if self._config.syncs and self._watchers:
+        if self.syncs and self._watchers:
             self._notify()
 
     def _give_up(self, code: ErrorCode) -> None:
@@ -202,7 +208,7 @@ class Partition:
     def read(self, offset: int, max_bytes: int) -> FileSlice | None:
         """Batches from `offset` up to the high watermark, as a file range; None if there are none yet."""
         log = self._log if self._log is not None else self.log
-        high = log.durable_offset if self._config.syncs else log.end_offset
+        high = log.durable_offset if self.syncs else log.end_offset
         if high <= offset <= log.end_offset:
             return None
         return log.read(offset, max_bytes, high)
@@ -223,8 +229,7 @@ class Partition:
     # -- keeping --------------------------------------------------------------------------------
 
     def reconfigure(self, config: TopicConfig) -> None:
-        self._config = config
-        self._codec = _CODECS.get(config.compression_type)
+        self._set_config(config)
         if self._log is not None:
             self._log.reconfigure(config)
             self._commit.request(self)

@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from embedded import FillingDisk, TurnedClock, append, embedded
 
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import Partition
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.platform.lock import DirectoryInUse
 from braidmq.wire.errors import ApiError, ErrorCode
+from unit.embedded import FillingDisk, TurnedClock, append, embedded
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

@@ -128,9 +128,7 @@ class FetchPass:
         """Reads these partitions (again), within what is left of the request's bytes."""
         committed = self._request.isolation == _READ_COMMITTED
         for wanted in some:
-            before = self._results.get(wanted)
-            if before is not None and before.records:
-                continue
+            self._take_back(wanted)
             part = wanted.part
             try:
                 partition = self._handler.find(wanted)
@@ -153,6 +151,14 @@ class FetchPass:
                 part.index, _OK, high, high, start, [] if committed else None, _NO_REPLICA,
                 _EMPTY if records is None else records,
             )  # fmt: skip
+
+    def _take_back(self, wanted: Wanted) -> None:
+        """Forgets what an earlier reading of the partition found: there is more now."""
+        before = self._results.get(wanted)
+        if before is not None and isinstance(before.records, FileSlice):
+            self._size -= before.records.size
+            self._budget += before.records.size
+            before.records.release()
 
     def answer(self) -> Parts:
         """The response: in a session only what is new to the client."""

@@ -78,7 +78,7 @@ class ProduceHandler:
         except ApiError as error:
             results.append(_refused(index, error))
             return
-        if acks == _ACKS_ALL and topic.config.syncs and partition.log.durable_offset < end:
+        if acks == _ACKS_ALL and partition.syncs and partition.log.durable_offset < end:
             waits.append(_Wait(partition, end, results, len(results)))
         results.append(
             PartitionResult(

@@ -21,7 +21,7 @@ class FillingDisk(RealDisk):
     def __init__(self) -> None:
         self.used_percent = 10
 
-    def usage(self, path: StrPath) -> DiskUsage:
+    def usage(self, path: StrPath) -> DiskUsage:  # noqa: ARG002
         return DiskUsage(100, 100 - self.used_percent)
 
 
