@@ -147,6 +147,14 @@ def test_unknown_tagged_fields_are_skipped_at_every_level() -> None:
     assert produce.decode(body, 0, 9) == (None, -1, 1500, [("t", None, [(7, b"abc")])])
 
 
+def test_a_topic_without_a_name_is_refused() -> None:
+    """W5: null in place of the name, in both ways to write it."""
+    with pytest.raises(ProtocolError, match="a topic without a name"):
+        produce.decode(b"\x00" + bytes(6) + b"\x02" + b"\x00" + b"\x01\x00\x00", 0, 9)
+    with pytest.raises(ProtocolError, match="a topic without a name"):
+        produce.decode(b"\xff\xff" + bytes(6) + b"\x00\x00\x00\x01" + b"\xff\xff" + bytes(4), 0, 8)
+
+
 @pytest.mark.parametrize("count", [0, 100, 2**32 - 1])
 def test_a_count_larger_than_what_is_left_is_refused(count: int) -> None:
     """W5: zero is null, which a list of topics cannot be."""
