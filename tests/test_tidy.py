@@ -1,0 +1,183 @@
+"""House rules that a machine can check. What a linter knows (line length, imports, types) is left to it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE_LINES_MAX = 500
+TEST_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+EMPTY_NAMES = {"base", "common", "data", "helper", "helpers", "info", "manager", "misc", "util", "utils"}
+PLACEHOLDERS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b|Not" r"ImplementedError")
+PRIVATE_PLACES = re.compile(r"/ro" r"ot/|/ho" r"me/\w|/wo" r"rk/|py" r"pi\.org|pythonho" r"sted")
+SYNC_CALLS = {"fsync", "fdatasync", "sync_file_range"}
+FEATURE_ID = re.compile(r"^[A-Z]\d{1,2}$")
+PROVES = re.compile(r"\bassert\b|raises|check|expect|verify|compare")
+
+
+@cache
+def tracked(pattern: str) -> tuple[Path, ...]:
+    """Files that are or will be in git, so that build products are left out."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return tuple(ROOT / name for name in listed.splitlines() if (ROOT / name).is_file())
+
+
+def python_files(*folders: str) -> list[Path]:
+    return [path for path in tracked("*.py") if not folders or path.relative_to(ROOT).parts[0] in folders]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def where(path: Path, node: ast.AST | None = None) -> str:
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def tests() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in python_files("tests"):
+        for function in functions(path):
+            if path.name.startswith("test_") and function.name.startswith("test_"):
+                yield path, function
+
+
+def assert_none(offenders: list[str]) -> None:
+    assert not offenders, "\n" + "\n".join(offenders)
+
+
+def test_files_have_one_idea() -> None:
+    """O1: files stay short enough to be read top to bottom."""
+    most = {"src": SOURCE_LINES_MAX, "tests": TEST_LINES_MAX}
+    offenders = []
+    for path in python_files("src", "tests", "bench", "fuzz", "examples"):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > most.get(path.relative_to(ROOT).parts[0], TEST_LINES_MAX):
+            offenders.append(f"{where(path)}: {lines} lines")
+    assert_none(offenders)
+
+
+def test_functions_fit_a_screen() -> None:
+    """O1: at most 70 lines."""
+    assert_none(
+        [
+            f"{where(path, function)}: {function.name} has {function.end_lineno - function.lineno + 1} lines"
+            for path in python_files()
+            for function in functions(path)
+            if (function.end_lineno or 0) - function.lineno + 1 > FUNCTION_LINES_MAX
+        ]
+    )
+
+
+def test_names_say_what_a_thing_is() -> None:
+    """O1: no module or class is called after nothing. Message classes carry Kafka's own names."""
+    offenders = [where(path) for path in python_files("src", "bench") if path.stem.lower() in EMPTY_NAMES]
+    for path in python_files("src", "bench"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and "messages" not in path.parts:
+                words = {word.lower() for word in re.findall(r"[A-Z][a-z]*", node.name)}
+                offenders += [f"{where(path, node)}: {node.name}" for word in words & EMPTY_NAMES]
+    assert_none(offenders)
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """O1: a docstring at the top, and postponed annotations everywhere."""
+    offenders = []
+    for path in python_files("src", "tests", "bench", "fuzz", "examples"):
+        if not path.read_text(encoding="utf-8").strip():
+            continue
+        if ast.get_docstring(tree(path)) is None:
+            offenders.append(f"{where(path)}: no docstring")
+        if path.relative_to(ROOT).parts[0] == "src" and "from __future__ import annotations" not in path.read_text():
+            offenders.append(f"{where(path)}: no from __future__ import annotations")
+    assert_none(offenders)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [(PLACEHOLDERS, "stands for missing work"), (PRIVATE_PLACES, "is true on one machine or network only")],
+)
+def test_nothing_is_left_unfinished_or_tied_to_a_place(pattern: re.Pattern[str], why: str) -> None:
+    """O1: in code, scripts, documents and settings."""
+    offenders = []
+    for path in tracked("*"):
+        if path.suffix in (".svg", ".png", ".bin") or path.name in ("LICENSE", "test_tidy.py"):
+            continue
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(lines, 1):
+            if found := pattern.search(line):
+                offenders.append(f"{path.relative_to(ROOT)}:{number}: {found[0]!r} {why}")
+    assert_none(offenders)
+
+
+def test_only_the_platform_syncs_the_disk() -> None:
+    """L4: so that a simulated disk sees every sync there is."""
+    offenders = []
+    for path in python_files("src"):
+        if path.parent.name == "platform":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and node.attr in SYNC_CALLS:
+                if isinstance(node.value, ast.Name) and node.value.id == "os":
+                    offenders.append(f"{where(path, node)}: os.{node.attr}")
+    assert_none(offenders)
+
+
+def test_every_test_says_which_feature_it_proves() -> None:
+    """O1: the docstring begins with ids of docs/features.md, as in \"L6: …\" or \"P4 L6: …\"."""
+    known = feature_states().keys()
+    offenders = []
+    for path, function in tests():
+        ids, colon, _ = (ast.get_docstring(function) or "").partition(":")
+        words = ids.replace(",", " ").split()
+        if not colon or not words or not all(word in known for word in words):
+            offenders.append(f"{where(path, function)}: {function.name}")
+    assert_none(offenders)
+
+
+def test_every_feature_that_works_has_a_test() -> None:
+    """O1: what docs/features.md calls done stands in a test's docstring."""
+    proven: set[str] = set()
+    for _, function in tests():
+        proven.update((ast.get_docstring(function) or "").partition(":")[0].replace(",", " ").split())
+    assert_none([name for name, state in feature_states().items() if state == "yes" and name not in proven])
+
+
+def test_every_test_can_fail() -> None:
+    """O1: a test without an assertion proves nothing."""
+    assert_none(
+        [
+            f"{where(path, function)}: {function.name}"
+            for path, function in tests()
+            if not PROVES.search("\n".join(map(ast.unparse, function.body)))
+        ]
+    )
+
+
+@cache
+def feature_states() -> dict[str, str]:
+    """Feature id → yes, part or next, from the tables of docs/features.md."""
+    states = {}
+    for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and FEATURE_ID.match(cells[0]):
+            states[cells[0]] = cells[-1]
+    return states
