@@ -13,6 +13,7 @@ connection is not read. TCP carries that to the client.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -27,6 +28,8 @@ IOV_PARTS_MAX = 256
 RECEIVES_PER_EVENT = 4
 FRAMES_PER_TURN = 128
 QUEUED_PARTS_MAX = 1024
+
+log = logging.getLogger("braid.net")
 
 
 class HasFileno(Protocol):
@@ -161,6 +164,8 @@ class Connection:
             self.close(str(error))
         except (ConnectionError, TimeoutError) as error:
             self.close(error.strerror or "connection lost")
+        except Exception:
+            self._fail()
 
     def _receive_once(self) -> bool:
         """One recv; true if the buffer came back full, so that more is likely waiting."""
@@ -361,6 +366,8 @@ class Connection:
                 self.flush()
         except ProtocolError as error:
             self.close(str(error))
+        except Exception:
+            self._fail()
 
     def _send_bytes(self) -> bool:
         """Sends the leading bytes parts with one sendmsg; true if the socket would block."""
@@ -408,6 +415,11 @@ class Connection:
         return False
 
     # -- ending ---------------------------------------------------------------------------------
+
+    def _fail(self) -> None:
+        """A mistake of ours: without this end the same request would be handled again at the next byte."""
+        log.exception("%s: a request could not be handled", self.peer)
+        self.close("a request could not be handled")
 
     def close(self, reason: str) -> None:
         """Closes the socket and gives everything back; safe to call again."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _BROKERS = 1
 _CONTROLLERS = 2
+_NULL_NAMES_FROM = 12
 
 
 def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, version: int) -> ApiVersionsResponse:
@@ -61,6 +62,10 @@ def metadata(
     """Brokers and topics; a topic asked for by name may be created on the way."""
     if request.topics is None or (version == 0 and not request.topics):
         return _metadata_response(face, [_describe(face, topic) for topic in face.broker.topics])
+    if version < _NULL_NAMES_FROM:
+        # Such a version cannot carry a null name back; an empty one is refused like any unusable name.
+        for wanted in request.topics:
+            wanted.name = wanted.name or ""
     missing = [
         wanted.name
         for wanted in request.topics

@@ -93,12 +93,12 @@ class KafkaSession:
         self, result: Awaitable[Any], api: Api, version: int, correlation_id: int, pending: Pending
     ) -> None:
         try:
-            response = await result
+            answer = _encode(api, version, correlation_id, await result)
         except Exception:
             # Without an answer the client would wait for ever on an ordered connection.
             self._connection.close(f"{api.name} failed")
             raise
-        pending.complete([_encode(api, version, correlation_id, response)])
+        pending.complete([answer])
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Parts:
         if api_key == _API_VERSIONS:
