@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
 
@@ -160,8 +160,7 @@ class Housekeeping:
         hour = self._config.log_cleanup_hour
         if hour < 0:
             return True
-        local = time.localtime(now_ms / 1000)
-        return local.tm_hour == hour
+        return datetime.fromtimestamp(now_ms / 1000).hour == hour
 
     def measure_disk(self) -> None:
         """Looks at the disk now; also at start, so that a full one refuses writes from the first."""
