@@ -127,6 +127,11 @@ class History:
         state.read_next_offset = offset + 1
         self._check_order(partition, offset, sender, number)
 
+    def next_offset(self, partition: int) -> int:
+        """One past the highest offset anybody has told of."""
+        state = self._partitions.get(partition)
+        return len(state.values) if state is not None else 0
+
     def conclude(self) -> list[Finding]:
         """After the final read: whatever was acked and did not turn up is lost."""
         for partition, state in self._partitions.items():

@@ -1,0 +1,152 @@
+"""kill -9 of a loaded broker, again and again, with the history checked at the end.
+
+One broker under `flush=sync`; several producers and consumers work on several partitions; it is killed at
+random moments, sometimes again while it still recovers. Segments are small and checkpoints frequent, so
+that kills fall into rolls and checkpoints too. The run ends with a clean restart and a full read.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.load import WAIT_S, ChaosFailed, Follower, Journal, Sender, read_again, read_everything
+from tests.history.checker import History
+
+from braidmq.testing import BrokerFailed, BrokerProcess, broker
+
+TOPIC = "chaos"
+BROKER_OPTIONS = {"log_checkpoint_interval_ms": 300, "flush": "sync"}
+TOPIC_OPTIONS = {"segment.bytes": str(4 << 20)}
+KILL_WITHIN_RECOVERY = 0.2
+READ_AGAIN_EVERY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    kills: int
+    seed: int
+    seconds: float | None = None
+    """The run ends after this long even if kills are left."""
+    partitions: int = 6
+    senders: int = 3
+    load_s_max: float = 0.4
+    """The broker runs up to this long under load between two kills."""
+
+
+@dataclass(slots=True)
+class Progress:
+    kills: int
+    history: History
+    elapsed_s: float
+
+    def __str__(self) -> str:
+        history = self.history
+        return (
+            f"kills {self.kills:,}  acked {history.acked_count:,}  polled {history.polled_count:,}  "
+            f"verified {history.read_count:,}  violations {sum(history.counts.values()):,}  "
+            f"{self.elapsed_s:,.0f} s"
+        )
+
+
+def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Progress:
+    """Carries the plan out; raises ChaosFailed when a promise was broken."""
+    chance = random.Random(plan.seed)
+    journal = Journal()
+    began = time.monotonic()
+    with broker(**BROKER_OPTIONS) as server:
+        _create_topic(server.bootstrap, plan.partitions)
+        senders = [
+            Sender(journal, server.bootstrap, TOPIC, plan.partitions, number)
+            for number in range(plan.senders)
+        ]
+        followers = [Follower(journal, server.bootstrap, TOPIC, plan.partitions, "follower")]
+        progress = Progress(0, journal.history, 0.0)
+        try:
+            while progress.kills < plan.kills and not journal.stop.is_set():
+                if plan.seconds is not None and time.monotonic() - began > plan.seconds:
+                    break
+                _let_work(journal, chance, plan.load_s_max)
+                progress.kills += _kill_and_restart(server, chance)
+                progress.elapsed_s = time.monotonic() - began
+                if progress.kills % READ_AGAIN_EVERY == 0:
+                    _read_somewhere_again(journal, server.bootstrap, chance, plan.partitions, progress.kills)
+                report(progress)
+        finally:
+            journal.stop.set()
+            for worker in [*senders, *followers]:
+                worker.finish()
+        journal.check()
+        read_everything(journal, server.bootstrap, TOPIC, plan.partitions)
+    journal.history.conclude()
+    progress.elapsed_s = time.monotonic() - began
+    report(progress)
+    _judge(plan, journal.history)
+    return progress
+
+
+def _create_topic(bootstrap: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(TOPIC, partitions, 1, config=TOPIC_OPTIONS)
+    admin.create_topics([new])[TOPIC].result(WAIT_S)
+
+
+def _let_work(journal: Journal, chance: random.Random, seconds_max: float) -> None:
+    """Waits until something new is acked, so that each life of the broker did work, and then a little."""
+    before, deadline = journal.history.acked_count, time.monotonic() + WAIT_S
+    while journal.history.acked_count == before:
+        journal.check()
+        if time.monotonic() > deadline:
+            raise ChaosFailed(f"nothing was acked for {WAIT_S} s after a restart")
+        time.sleep(0.005)
+    time.sleep(chance.uniform(0, seconds_max))
+
+
+def _kill_and_restart(server: BrokerProcess, chance: random.Random) -> int:
+    """One kill, or two when the second hits the broker that is recovering; the number of kills."""
+    server.kill()
+    kills = 1
+    if chance.random() < KILL_WITHIN_RECOVERY:
+        kills += _kill_within_start(server, chance.uniform(0, 0.3))
+    server.restart()
+    return kills
+
+
+def _kill_within_start(server: BrokerProcess, after_s: float) -> int:
+    def start() -> None:
+        with suppress(BrokerFailed):
+            server.start()
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    time.sleep(after_s)
+    with suppress(BrokerFailed, ProcessLookupError):
+        os.kill(server.pid, signal.SIGKILL)
+    starting.join()
+    server.kill()
+    return 1
+
+
+def _read_somewhere_again(
+    journal: Journal, bootstrap: str, chance: random.Random, partitions: int, kill: int
+) -> None:
+    partition = chance.randrange(partitions)
+    end = journal.history.next_offset(partition)
+    if end:
+        home = TopicPartition(TOPIC, partition, chance.randrange(end))
+        read_again(journal, bootstrap, home, 2_000, f"reader after kill {kill}")
+
+
+def _judge(plan: Plan, history: History) -> None:
+    if history.findings:
+        counts = ", ".join(f"{count} {violation}" for violation, count in history.counts.items())
+        lines = "\n".join(str(finding) for finding in history.findings[:20])
+        raise ChaosFailed(f"seed {plan.seed}: {counts}\n{lines}")
