@@ -25,14 +25,15 @@ from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import FRAME_BYTES_MIN, KafkaSession
 from braidmq.net.buffers import BufferPool
 from braidmq.net.connection import Connection, Limits
-from braidmq.wire import fetch, header, produce
+from braidmq.wire import fetch, header, produce, records
 from braidmq.wire.api import Api, request_class, response_class
 from braidmq.wire.errors import ProtocolError
+from braidmq.wire.messages.fetch import FetchResponse
 from braidmq.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from braidmq.wire.messages.versions import ApiVersionsRequest
 from braidmq.wire.schema import decode
 from fuzz.seeds import TOPIC, TOPIC_ID, framed
-from fuzz.targets import require
+from fuzz.targets import Broken, require
 
 FRAME_BYTES_MAX = 64 * 1024
 CASES_PER_BROKER = 2000
@@ -108,7 +109,6 @@ class BrokerUnderTest:
         topic = CreatableTopic(name=TOPIC, num_partitions=2, replication_factor=1, assignments=[], configs=[])
         request = CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
         self._create = framed(Api.CREATE_TOPICS, 4, request)
-        self.judge(self._create)
 
     async def _start(self) -> tuple[Broker, KafkaFace]:
         broker = Broker(configure(SETTINGS), self._data)
@@ -118,8 +118,14 @@ class BrokerUnderTest:
         return broker, face
 
     def topic_id(self) -> bytes:
-        """What a broker has chosen as the id of the topic; inputs carry a fixed id in its place."""
+        """What the broker has chosen as the id of the topic; inputs carry a fixed id in its place."""
         topic = self._broker.topics.find(TOPIC)
+        if topic is None:
+            # At the start, and whenever an input has deleted it.
+            self._compare(
+                expected(self._create, self._face), self._feed([self._create]), "creating the topic"
+            )
+            topic = self._broker.topics.find(TOPIC)
         return TOPIC_ID if topic is None else topic.id
 
     def stop(self) -> None:
@@ -146,7 +152,6 @@ class BrokerUnderTest:
                 Api.API_VERSIONS, 3, ApiVersionsRequest(client_software_name="a", client_software_version="1")
             )
             self._compare(expected(hello, self._face), self._feed([hello]), "a neighbour's request")
-            self._feed([self._create])  # inputs delete it now and then
 
     def _compare(self, wanted: Outcome, received: tuple[bytes, bool], how: str) -> None:
         answers, closed = received
@@ -269,9 +274,22 @@ def _read_answer(answer: Answer, body: bytes) -> None:
     prefix = header.response(answer.api, answer.version, answer.correlation_id)
     require(body.startswith(prefix), f"{answer} begins with its header")
     try:
-        decode(response_class(answer.api), answer.version, body[len(prefix) :])
+        response = decode(response_class(answer.api), answer.version, body[len(prefix) :])
     except ProtocolError as error:
-        require(False, f"{answer} can be read: {error}")
+        raise Broken(f"{answer} can be read: {error}") from None
+    if isinstance(response, FetchResponse):
+        for topic in response.responses:
+            for partition in topic.partitions:
+                _judge_fetched(memoryview(partition.records or b""))
+
+
+def _judge_fetched(view: memoryview) -> None:
+    """Nothing is served that is not sound; only the last batch may be cut."""
+    at = 0
+    while len(view) - at >= records.HEADER_BYTES and records.parse_header(view, at).size <= len(view) - at:
+        complaint = records.fault(view, at, len(view))
+        require(complaint is None, f"a fetched batch is sound: {complaint}")
+        at += records.parse_header(view, at).size
 
 
 def _receive(ours: socket.socket, answers: bytearray) -> bool:
