@@ -1,15 +1,17 @@
 """`braid doctor`: is everything on disk what it was when it was written?
 
-It reads every segment, index and checkpoint of a broker that is stopped. Without --repair nothing is changed.
-What a repair does is told file by file, and where records are lost, which ones.
+It reads every segment, index, checkpoint and snapshot, and the metadata journal, of a broker that is stopped.
+Without --repair nothing is changed. What a repair does is told file by file, and which records are lost.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
     from braidmq.platform.lock import DirectoryLock
 
 EXIT_DAMAGED = 1
+METADATA = "metadata.journal"
+
+
+class Report(NamedTuple):
+    """What was found in one place of the data directory, what was done, and what is still wrong."""
+
+    place: str
+    findings: list[Finding]
+    deeds: list[str]
+    left: list[Finding]
 
 
 def doctor(
@@ -31,30 +43,23 @@ def doctor(
 ) -> None:
     """Verify every segment, index and checkpoint of a stopped broker; mend them with --repair.
 
-    Exit code 0: nothing is wrong, or all of it was mended. 1: something is damaged.
+    Exit code 0: nothing is wrong, or all of it was mended. 1: something is still damaged.
 
     Examples: braid doctor braid-data · braid doctor braid-data --repair --json
     """
     lock = _lock(directory)
-    from braidmq.log import doctor as log_doctor
-    from braidmq.platform.disk import RealDisk
-
-    disk = RealDisk()
-    partitions = _partitions(directory)
-    found: list[tuple[Path, Finding]] = []
-    done: list[tuple[Path, str]] = []
-    for path in _with_progress(partitions, "mending" if repair else "verifying", as_json):
-        findings = log_doctor.verify(disk, path)
-        found += [(path, finding) for finding in findings]
-        if repair and findings:
-            done += [(path, deed) for deed in log_doctor.repair(disk, path)]
-    lock.release()
-    damaged = bool(found) and not repair
+    try:
+        partitions = _partitions(directory)
+        reports = [_examine_metadata(directory, repair)]
+        for path in _with_progress(partitions, "mending" if repair else "verifying", as_json):
+            reports.append(_examine_partition(directory, path, repair))
+    finally:
+        lock.release()
     if as_json:
-        print_json(_as_json(directory, partitions, found, done))
+        print_json(_as_json(directory, len(partitions), reports))
     else:
-        _print(directory, partitions, found, done)
-    if damaged:
+        _print(len(partitions), reports, repair)
+    if any(report.left for report in reports):
         raise typer.Exit(EXIT_DAMAGED)
 
 
@@ -64,7 +69,7 @@ def _lock(directory: Path) -> DirectoryLock:
 
     if not directory.is_dir():
         raise UserMistake(f"{directory} is not a directory")
-    if not (directory / "metadata.journal").exists():
+    if not (directory / METADATA).exists():
         raise UserMistake(f"{directory} holds no broker's data; give the directory of braid serve --data")
     try:
         return DirectoryLock(directory)
@@ -78,6 +83,45 @@ def _partitions(directory: Path) -> list[Path]:
     return sorted(path for path in found if not any(part.endswith(".deleted") for part in path.parts))
 
 
+def _examine_partition(directory: Path, path: Path, repair: bool) -> Report:
+    from braidmq.log.doctor import repair as mend
+    from braidmq.log.doctor import verify
+    from braidmq.platform.disk import RealDisk
+
+    disk = RealDisk()
+    findings = verify(disk, path)
+    deeds, left = [], findings
+    if repair and findings:
+        deeds = mend(disk, path)
+        left = verify(disk, path)
+    return Report(str(path.relative_to(directory)), findings, deeds, left)
+
+
+def _examine_metadata(directory: Path, repair: bool) -> Report:
+    """Opens a copy of the journal, because opening mends a torn tail; damage before it cannot be mended."""
+    from braidmq.cluster.store import Store, StoreCorrupt
+    from braidmq.log.doctor import Finding
+    from braidmq.platform.disk import RealDisk
+
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary) / METADATA
+        shutil.copyfile(directory / METADATA, copy)
+        before_bytes = copy.stat().st_size
+        try:
+            Store(RealDisk(), copy).close()
+        except StoreCorrupt as error:
+            damage = [Finding(METADATA, 0, str(error))]
+            return Report(".", damage, [], damage)
+        whole_bytes = copy.stat().st_size
+    if whole_bytes == before_bytes:
+        return Report(".", [], [], [])
+    torn = [Finding(METADATA, whole_bytes, "the last change was cut off by a crash")]
+    if not repair:
+        return Report(".", torn, [], torn)
+    Store(RealDisk(), directory / METADATA).close()
+    return Report(".", torn, [f"{METADATA}: cut back to byte {whole_bytes}"], [])
+
+
 def _with_progress(partitions: list[Path], doing: str, as_json: bool) -> Iterator[Path]:
     if as_json or not sys.stderr.isatty():
         yield from partitions
@@ -88,28 +132,32 @@ def _with_progress(partitions: list[Path], doing: str, as_json: bool) -> Iterato
     yield from track(partitions, doing, console=Console(stderr=True), transient=True)
 
 
-def _as_json(
-    directory: Path, partitions: list[Path], found: list[tuple[Path, Finding]], done: list[tuple[Path, str]]
-) -> dict[str, Any]:
+def _as_json(directory: Path, partitions: int, reports: list[Report]) -> dict[str, Any]:
+    def rows(kind: str) -> list[dict[str, Any]]:
+        return [{"place": each.place, **at._asdict()} for each in reports for at in getattr(each, kind)]
+
     return {
         "directory": str(directory),
-        "partitions": len(partitions),
-        "findings": [
-            {"partition": str(path.relative_to(directory)), "file": at.file, "byte": at.byte, "what": at.what}
-            for path, at in found
-        ],
-        "repaired": [{"partition": str(path.relative_to(directory)), "what": deed} for path, deed in done],
+        "partitions": partitions,
+        "findings": rows("findings"),
+        "repaired": [{"place": each.place, "what": deed} for each in reports for deed in each.deeds],
+        "left": rows("left"),
     }
 
 
-def _print(
-    directory: Path, partitions: list[Path], found: list[tuple[Path, Finding]], done: list[tuple[Path, str]]
-) -> None:
-    for path, at in found:
-        print(f"{path.relative_to(directory)}/{at.file}: byte {at.byte}: {at.what}")
-    for path, deed in done:
-        print(f"{path.relative_to(directory)}: {deed}")
+def _print(partitions: int, reports: list[Report], repair: bool) -> None:
+    found = sum(len(report.findings) for report in reports)
+    left = sum(len(report.left) for report in reports)
+    for report in reports:
+        for at in report.findings:
+            print(f"{report.place}/{at.file}: byte {at.byte}: {at.what}")
+        for deed in report.deeds:
+            print(f"{report.place}: mended: {deed}")
+        for at in report.left if repair else ():
+            print(f"{report.place}/{at.file}: still wrong: {at.what}")
     if not found:
-        print(f"{len(partitions)} partitions verified, nothing is wrong")
-    elif not done:
-        print(f"{len(found)} findings in {len(partitions)} partitions; --repair mends what can be mended")
+        print(f"{partitions} partitions verified, nothing is wrong")
+    elif not repair:
+        print(f"{found} findings in {partitions} partitions; --repair mends what can be mended")
+    else:
+        print(f"{found} findings, {left} left")

@@ -107,6 +107,7 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _serve(asked: argparse.Namespace, config: Config) -> int:
+    from braidmq.cluster.store import StoreCorrupt
     from braidmq.serve import run
 
     logging.basicConfig(
@@ -120,6 +121,9 @@ def _serve(asked: argparse.Namespace, config: Config) -> int:
         run(config, asked.data, listen, advertise, _announce)
     except OSError as error:
         raise UserMistake(_explain(error, listen, asked.data)) from None
+    except StoreCorrupt as damage:
+        print(f"braid serve: {asked.data}: {damage}", file=sys.stderr)
+        return 1
     return 0
 
 
