@@ -33,7 +33,7 @@ from braidmq.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from braidmq.wire.messages.versions import ApiVersionsRequest
 from braidmq.wire.schema import decode
 from fuzz.seeds import TOPIC, TOPIC_ID, framed
-from fuzz.targets import Broken, require
+from fuzz.targets import INFLATED_BYTES_MAX, Broken, require
 
 FRAME_BYTES_MAX = 64 * 1024
 CASES_PER_BROKER = 2000
@@ -72,6 +72,7 @@ class Outcome(NamedTuple):
 def frames(content: bytes) -> None:
     """One stream of requests; see the top of this module."""
     global _under_test
+    records.INFLATED_BYTES_MAX = INFLATED_BYTES_MAX
     if _under_test is None or _under_test.cases >= CASES_PER_BROKER:
         close()
         _under_test = BrokerUnderTest()

@@ -31,7 +31,7 @@ from fuzz.seeds import CORPUS, write  # noqa: E402
 TARGETS = ("batches", "messages", "frames")
 FINDINGS = ROOT / "fuzz" / "findings"
 LEARNED = ROOT / "build" / "fuzz"
-GROWTH_MIB_MAX = 192
+GROWTH_MIB_MAX = 96
 REPORT_S = 10.0
 
 
