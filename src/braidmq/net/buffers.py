@@ -27,7 +27,7 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Free buffers by size, and the count of bytes lent out, which `lent_bytes_max` bounds."""
 
-    __slots__ = ("_favoured", "_free", "_kept_bytes", "_lent_bytes_max", "_waiting", "lent_bytes")
+    __slots__ = ("_favoured", "_free", "_kept_bytes", "_lent_bytes_max", "_waiting", "lent_bytes", "scratch")
 
     def __init__(self, lent_bytes_max: int) -> None:
         self._free: dict[int, list[memoryview]] = {}
@@ -36,6 +36,8 @@ class BufferPool:
         self._waiting: deque[Callable[[], bool]] = deque()
         self._favoured: object | None = None
         self.lent_bytes = 0
+        self.scratch = memoryview(bytearray(FIRST_BYTES))
+        """For requests that are handled before anything else is received."""
 
     def may_take(self, size_bytes: int, taker: object) -> bool:
         """Whether `taker` may be lent that much more now; if not, it waits with `when_free`."""

@@ -19,6 +19,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
@@ -30,6 +31,13 @@ FRAMES_PER_TURN = 128
 QUEUED_PARTS_MAX = 1024
 
 log = logging.getLogger("braid.net")
+
+
+class Ending(Enum):
+    """Why a connection is closed: in the course of things, or because its bytes made no sense."""
+
+    ORDINARY = "ordinary"
+    UNREADABLE = "unreadable"
 
 
 class HasFileno(Protocol):
@@ -109,9 +117,9 @@ class Connection:
     """A socket, its half-received request, its waiting answers and its queue of bytes to send."""
 
     __slots__ = (
-        "_answers", "_buffer", "_closed", "_draining", "_filled", "_flush_due", "_hint", "_limits", "_loop",
-        "_on_close", "_out", "_out_bytes", "_pool", "_reading", "_session", "_sock", "_start", "_writing",
-        "fd", "frame_since", "last_active", "peer",
+        "_answers", "_buffer", "_closed", "_draining", "_filled", "_flush_due", "_half_closed", "_hint",
+        "_limits", "_loop", "_on_close", "_out", "_out_bytes", "_pool", "_reading", "_session", "_sock",
+        "_start", "_writing", "fd", "frame_since", "last_active", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -121,7 +129,7 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         pool: BufferPool,
         limits: Limits,
-        on_close: Callable[[Connection, str], None],
+        on_close: Callable[[Connection, str, Ending], None],
     ) -> None:
         self._sock = sock
         self.fd = sock.fileno()
@@ -143,6 +151,7 @@ class Connection:
         self._closed = False
         self._draining = False
         self._flush_due = False
+        self._half_closed = False
         self.last_active = loop.time()
         self.frame_since: float | None = None
 
@@ -161,7 +170,7 @@ class Connection:
             if self._out and not self._writing:
                 self.flush()
         except ProtocolError as error:
-            self.close(str(error))
+            self.close(str(error), Ending.UNREADABLE)
         except (ConnectionError, TimeoutError) as error:
             self.close(error.strerror or "connection lost")
         except Exception:
@@ -170,6 +179,8 @@ class Connection:
     def _receive_once(self) -> bool:
         """One recv; true if the buffer came back full, so that more is likely waiting."""
         buffer = self._buffer
+        if buffer is None and not self._pool.may_take(self._hint, self):
+            return self._receive_scarcely()
         if buffer is None or self._filled == len(buffer):
             buffer = self._find_room(buffer)
             if buffer is None:
@@ -179,15 +190,55 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             if self._start == self._filled:
                 self._drop_buffer()
+                self._pool.settle(self)
             return False
         if count == 0:
-            self.close("closed by the client")
+            self._end_of_requests()
             return False
         self.last_active = self._loop.time()
         self._filled += count
         full = self._filled == len(buffer)
         self._handle_frames(buffer)
         return full and not self._closed
+
+    def _receive_scarcely(self) -> bool:
+        """Handles one whole small request without holding any memory; all else waits for room.
+
+        Otherwise large requests that never end would shut everybody out, not only each other.
+        """
+        scratch = self._pool.scratch
+        assert self._session is not None
+        try:
+            there = self._sock.recv_into(scratch, 0, socket.MSG_PEEK)
+            if there == 0:
+                self._end_of_requests()
+                return False
+            size = self._session.frame_bytes(scratch, 0, there)
+            if size == 0 or size > there:
+                self._wait_for_room()
+                return False
+            self._sock.recv_into(scratch, size)
+        except (BlockingIOError, InterruptedError):
+            return False
+        self.last_active = self._loop.time()
+        answer = self._session.on_frame(scratch[:size])
+        if answer is not None and not self._closed:
+            self._accept_answer(answer)
+            if self._over_limits():
+                self._pause()
+        return False
+
+    def _wait_for_room(self) -> None:
+        self._pause()
+        self._pool.when_free(self._maybe_resume)
+
+    def _end_of_requests(self) -> None:
+        """The client sends no more; it may still be reading the answers it is owed."""
+        if self.settled:
+            self.close("closed by the client")
+        else:
+            self.stop_reading()
+            self._half_closed = True
 
     def _handle_frames(self, buffer: memoryview) -> None:
         session = self._session
@@ -241,8 +292,7 @@ class Connection:
         else:
             wanted = self._hint if buffer is None else max(held * 2, len(buffer))
             if not self._pool.may_take(wanted, self):
-                self._pause()
-                self._pool.when_free(self._maybe_resume)
+                self._wait_for_room()
                 return None
             self._move_to(self._pool.take(wanted))
         self._start, self._filled = 0, held
@@ -346,6 +396,8 @@ class Connection:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self.fd)
+        if self._half_closed and self.settled:
+            self.close("closed by the client")
         self._maybe_resume()
 
     def _maybe_resume(self) -> bool:
@@ -365,7 +417,7 @@ class Connection:
             if self._out and not self._writing:
                 self.flush()
         except ProtocolError as error:
-            self.close(str(error))
+            self.close(str(error), Ending.UNREADABLE)
         except Exception:
             self._fail()
 
@@ -421,7 +473,7 @@ class Connection:
         log.exception("%s: a request could not be handled", self.peer)
         self.close("a request could not be handled")
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, ending: Ending = Ending.ORDINARY) -> None:
         """Closes the socket and gives everything back; safe to call again."""
         if self._closed:
             return
@@ -441,7 +493,7 @@ class Connection:
         self._out.clear()
         if self._session is not None:
             self._session.on_closed()
-        self._on_close(self, reason)
+        self._on_close(self, reason, ending)
 
 
 def _release(parts: Parts | deque[Part] | None) -> None:

@@ -1,7 +1,8 @@
 """The reactor: listening sockets, the connections they bring, their limits and their end.
 
 One event loop serves everything; no call here blocks. Connections past a limit are closed as they
-arrive. A round every second closes the idle, and those whose request has been arriving for too long.
+arrive. A round every second closes the idle, and those whose request has been arriving for too long, and
+says in one line each what was refused: a flood of bad clients must not become a flood of log lines.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 from braidmq.config import Config
 from braidmq.net.buffers import BufferPool
-from braidmq.net.connection import Connection, Limits, Session
+from braidmq.net.connection import Connection, Ending, Limits, Session
 
 BACKLOG = 4096
 ACCEPTS_PER_EVENT = 128
@@ -38,6 +39,8 @@ class Reactor:
         self._per_address: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._refused = 0
+        self._unreadable = 0
+        self._last_unreadable = ""
         self._round: asyncio.TimerHandle | None = None
 
     @property
@@ -90,12 +93,14 @@ class Reactor:
         self._per_address[peer] += 1
         connection.start(sessions(connection))
 
-    def _on_closed(self, connection: Connection, reason: str) -> None:
+    def _on_closed(self, connection: Connection, reason: str, ending: Ending) -> None:
         self._connections.discard(connection)
         self._per_address[connection.peer] -= 1
         if self._per_address[connection.peer] <= 0:
             del self._per_address[connection.peer]
-        log.debug("%s: %s", connection.peer, reason)
+        if ending is Ending.UNREADABLE:
+            self._unreadable += 1
+            self._last_unreadable = f"{connection.peer}: {reason}"
 
     def _make_round(self) -> None:
         now = self._loop.time()
@@ -121,6 +126,13 @@ class Reactor:
                 self._config.net_connections_per_ip_max,
             )
             self._refused = 0
+        if self._unreadable:
+            log.warning(
+                "closed %d connections whose requests made no sense; the last, %s",
+                self._unreadable,
+                self._last_unreadable,
+            )
+            self._unreadable = 0
         self._round = self._loop.call_later(ROUND_S, self._make_round)
 
     def stop_accepting(self) -> None:

@@ -67,8 +67,9 @@ class Peer:
         self.reasons: list[str] = []
         self.session = session
         self.pool = pool
+        loop = asyncio.get_running_loop()
         self.connection = Connection(
-            server, "peer", asyncio.get_running_loop(), pool, limits, lambda _, why: self.reasons.append(why)
+            server, "peer", loop, pool, limits, lambda _, why, __: self.reasons.append(why)
         )
         self.connection.start(session)
 
@@ -272,6 +273,40 @@ def test_half_received_requests_share_a_budget(connect: Peers) -> None:
             assert await peer.receive(2) == b"ok"
         await asyncio.gather(*sends)
         assert pool.lent_bytes == 0
+
+    connect.run(run())
+
+
+def test_small_requests_get_through_while_large_ones_hold_all_the_memory(connect: Peers) -> None:
+    """W4: a client that never finishes a large request does not shut the others out."""
+
+    async def run() -> None:
+        pool = BufferPool(4 * FIRST_BYTES)
+        slow = [connect(lambda _: [b"ok"], pool=pool) for _ in range(6)]
+        for peer in slow:
+            await peer.send(struct.pack(">i", 1_000_000) + b"x" * 60_000)
+        await settle()
+        quick = connect(lambda body: [body], pool=pool)
+        for number in range(3):
+            await quick.send(frame(b"%d" % number) * 2)
+            assert await quick.receive(2) == b"%d%d" % (number, number)
+
+    connect.run(run())
+
+
+def test_a_client_that_only_stops_sending_gets_its_answers(connect: Peers) -> None:
+    """W2: after a half-close the answers under way still go out, then the connection ends."""
+
+    async def run() -> None:
+        pending = Pending()
+        peer = connect(lambda _: pending)
+        await peer.send(frame(b"x"))
+        peer.client.shutdown(socket.SHUT_WR)
+        await settle()
+        assert peer.reasons == []
+        pending.complete([b"answer"])
+        assert await peer.receive(7) == b"answer"
+        assert peer.reasons == ["closed by the client"]
 
     connect.run(run())
 
