@@ -117,8 +117,17 @@ class Connection:
 
     def __init__(self, bootstrap: str, wait_s: float = WAIT_S) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), wait_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._address, self._wait_s = (host, int(port)), wait_s
+        self.socket = self._connect()
+
+    def _connect(self) -> socket.socket:
+        connected = socket.create_connection(self._address, self._wait_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    def reopen(self) -> None:
+        self.socket.close()
+        self.socket = self._connect()
 
     def __enter__(self) -> Connection:
         return self
