@@ -28,7 +28,9 @@ CUT_OPERATIONS = {"create", "write", "fsync", "truncate", "rename", "unlink", "m
 
 
 @pytest.mark.parametrize("seed", range(WORKLOADS))
-def test_a_power_loss_after_any_disk_operation_loses_nothing_durable_and_serves_nothing_wrong(seed: int) -> None:
+def test_a_power_loss_after_any_disk_operation_loses_nothing_durable_and_serves_nothing_wrong(
+    seed: int,
+) -> None:
     """L6 L1 L4 P4: recovery from every crash point of produce, roll, flush, checkpoint, delete and expiry."""
     disk = SimDisk()
     workload = Workload(disk, seed)

@@ -88,7 +88,9 @@ class Expectation:
         self.end_offset = parse_header(whole).next_offset
         self.batches = {at: one for at, one in self.batches.items() if at <= base_offset}
         if parse_header(batch).producer_id >= 0:
-            self.sent = [(one, at) for one, at in self.sent if at < base_offset] + [(bytearray(batch), base_offset)]
+            self.sent = [(one, at) for one, at in self.sent if at < base_offset] + [
+                (bytearray(batch), base_offset)
+            ]
 
     def check(self, disk: SimDisk, clock: SimClock, chance: random.Random) -> None:
         """Opens the log on `disk` and checks every promise; then the log must go on."""
@@ -96,7 +98,9 @@ class Expectation:
         assert self.durable_offset <= log.end_offset <= self.end_offset, "the end is where it may be"
         assert log.durable_offset == log.end_offset, "what was recovered is durable"
         if self.durable_offset:
-            assert self.start_offset_min <= log.start_offset <= max(self.start_offset_max, self.start_offset_min)
+            assert (
+                self.start_offset_min <= log.start_offset <= max(self.start_offset_max, self.start_offset_min)
+            )
         self._check_content(log)
         if chance.random() < 0.25:
             self._check_times(log)
@@ -106,7 +110,9 @@ class Expectation:
             checkpoint(log)
         again = open_log(disk.crash(Crash.LOST, chance), clock)
         assert again.end_offset == log.end_offset, "what was flushed after recovery survives the next crash"
-        assert read_batches(again, base_offset, again.end_offset) == read_batches(log, base_offset, log.end_offset)
+        assert read_batches(again, base_offset, again.end_offset) == read_batches(
+            log, base_offset, log.end_offset
+        )
         log.abandon()
         assert disk.open_files == 0, "nothing stays open"
 
@@ -134,12 +140,16 @@ class Expectation:
         for batch, base_offset in kept[-1:]:
             again = bytearray(batch)
             appended = log.append(memoryview(again), parse_header(again))
-            assert (appended.base_offset, appended.duplicate) == (base_offset, True), "a stored retry is recognised"
+            assert (appended.base_offset, appended.duplicate) == (base_offset, True), (
+                "a stored retry is recognised"
+            )
         end_offset = log.end_offset
         for batch, _ in lost[:1]:
             again = bytearray(batch)
             appended = log.append(memoryview(again), parse_header(again))
-            assert (appended.base_offset, appended.duplicate) == (end_offset, False), "a lost batch can be sent again"
+            assert (appended.base_offset, appended.duplicate) == (end_offset, False), (
+                "a lost batch can be sent again"
+            )
         batch = build_batch([(b"new", b"after the crash", [], 1)])
         appended = log.append(memoryview(batch), parse_header(batch))
         assert appended.base_offset == parse_header(batch).base_offset, "appends go on"

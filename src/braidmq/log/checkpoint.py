@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from crc32c import crc32c
 
-from braidmq.log.producer_state import SNAPSHOT_NAME
+from braidmq.log.producer_state import SNAPSHOT_NAME, ProducerState
 from braidmq.platform.disk import Disk
 
 CHECKPOINT_NAME = "checkpoint"
 NO_SNAPSHOT = -1
+INCOMPLETE = -1
+
+_BODY_AT = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +37,25 @@ class Checkpoint:
     start_offset: int
     epochs: tuple[tuple[int, int], ...]
     segment_created_ms: int
-    snapshot_offset: int
+    snapshot_offset: int = NO_SNAPSHOT
     """Offset of the newest producer snapshot this checkpoint relies on."""
 
     def encode(self) -> bytes:
-        line = _sealed(
-            json.dumps(
-                {
-                    "recovery_offset": self.recovery_offset,
-                    "segment_offset": self.segment_offset,
-                    "position": self.position,
-                    "start_offset": self.start_offset,
-                    "epochs": self.epochs,
-                    "segment_created_ms": self.segment_created_ms,
-                    "snapshot_offset": self.snapshot_offset,
-                },
-                separators=(",", ":"),
-            ).encode()
-        )
-        return line + line
+        return 2 * _sealed(json.dumps(asdict(self), separators=(",", ":")).encode())
 
 
 def decode(content: bytes) -> tuple[Checkpoint | None, bool]:
     """The checkpoint, None if no copy is sound; and whether both copies are."""
-    lines = content.split(b"\n")
-    sound = [line for line in lines if _sealed(line[9:]) == line + b"\n"]
-    whole = len(sound) == 2 and sound[0] == sound[1] and lines[2:] == [b""]
-    if not sound:
-        return None, False
-    fields = json.loads(sound[0][9:])
-    fields["epochs"] = tuple((epoch, start) for epoch, start in fields["epochs"])
-    return Checkpoint(**fields), whole
+    # By halves, so that a flipped line end spoils one copy only; by lines, if the file was cut short.
+    half = len(content) // 2
+    candidates = [content[:half], content[half:], *(line + b"\n" for line in content.split(b"\n"))]
+    for copy in candidates:
+        body = copy[_BODY_AT:-1]
+        if _sealed(body) == copy:
+            fields = json.loads(body)
+            fields["epochs"] = tuple((epoch, start) for epoch, start in fields["epochs"])
+            return Checkpoint(**fields), 2 * copy == content
+    return None, False
 
 
 def load(disk: Disk, directory: str) -> Checkpoint | None:
@@ -76,63 +67,87 @@ def load(disk: Disk, directory: str) -> Checkpoint | None:
     return decode(content)[0]
 
 
-class CheckpointFiles:
-    """Where the checkpoints of a log go; an older one never replaces a newer one."""
+class CheckpointJob:
+    """Writes a checkpoint, and the producer snapshot if it changed; may run in any thread."""
 
-    __slots__ = ("_directory", "_disk", "_lock", "_newest", "_newest_snapshot")
+    __slots__ = ("_directories", "_file", "checkpoint", "error", "number", "producers_version", "snapshot")
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(
+        self, file: CheckpointFile, number: int, checkpoint: Checkpoint, snapshot: bytes | None,
+        producers_version: int, directories: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._file = file
+        self._directories = directories
+        self.number = number
+        self.checkpoint = checkpoint
+        self.snapshot = snapshot
+        self.producers_version = producers_version
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """Blocks until all of it is durable."""
+        try:
+            self._file.write(self, self._directories)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+class CheckpointFile:
+    """Makes the checkpoints of one log and remembers what is on disk; an older one never replaces a newer."""
+
+    __slots__ = (
+        "_begun", "_directory", "_disk", "_lock", "_snapshot_version", "_snapshot_written", "_written", "written",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: str, found: Checkpoint | None) -> None:
+        self.written = found
+        """The newest checkpoint that is durable."""
         self._disk = disk
         self._directory = directory
         self._lock = threading.Lock()
-        self._newest = 0
-        self._newest_snapshot = 0
+        self._begun = 0
+        self._written = 0
+        self._snapshot_written = 0
+        self._snapshot_version = 0
 
-    def write(
-        self, number: int, checkpoint: Checkpoint, snapshot: bytes | None, directories: Sequence[str]
-    ) -> None:
-        """Makes checkpoint `number` durable, unless a later one already is; `directories` are synced first."""
+    def begin(
+        self, checkpoint: Checkpoint, producers: ProducerState, directories: Sequence[str]
+    ) -> CheckpointJob | None:
+        """A job for `checkpoint`, None if it is on disk; `directories` are synced before its first one."""
+        snapshot = None
+        snapshot_offset = self.written.snapshot_offset if self.written is not None else NO_SNAPSHOT
+        if producers.version != self._snapshot_version:
+            snapshot_offset = checkpoint.recovery_offset
+            snapshot = producers.snapshot(snapshot_offset)
+        checkpoint = replace(checkpoint, snapshot_offset=snapshot_offset)
+        if checkpoint == self.written and snapshot is None:
+            return None
+        self._begun += 1
+        whole = producers.newest_offset < checkpoint.recovery_offset
+        # A checkpoint stands for a directory that is found again, so that recovery need not wonder.
+        unsynced = directories if self.written is None else ()
+        version = producers.version if whole else INCOMPLETE
+        return CheckpointJob(self, self._begun, checkpoint, snapshot, version, unsynced)
+
+    def write(self, job: CheckpointJob, directories: Sequence[str]) -> None:
+        """Makes a job's checkpoint durable, unless a later one already is."""
         with self._lock:
             for directory in directories:
                 self._disk.sync_directory(directory)
             # In this order: a snapshot newer than the checkpoint is fine, one older would lack batches.
-            if snapshot is not None and number > self._newest_snapshot:
-                self._disk.write_atomically(f"{self._directory}/{SNAPSHOT_NAME}", snapshot)
-                self._newest_snapshot = number
-            if number > self._newest:
-                self._disk.write_atomically(f"{self._directory}/{CHECKPOINT_NAME}", checkpoint.encode())
-                self._newest = number
+            if job.snapshot is not None and job.number > self._snapshot_written:
+                self._disk.write_atomically(f"{self._directory}/{SNAPSHOT_NAME}", job.snapshot)
+                self._snapshot_written = job.number
+            if job.number > self._written:
+                self._disk.write_atomically(f"{self._directory}/{CHECKPOINT_NAME}", job.checkpoint.encode())
+                self._written = job.number
 
-
-class CheckpointJob:
-    """Writes a checkpoint, and the producer snapshot if it changed; may run in any thread."""
-
-    __slots__ = ("_directories", "_files", "_number", "_snapshot", "checkpoint", "error", "producers_version")
-
-    def __init__(
-        self,
-        files: CheckpointFiles,
-        number: int,
-        checkpoint: Checkpoint,
-        snapshot: bytes | None,
-        directories: Sequence[str],
-    ) -> None:
-        self._files = files
-        self._number = number
-        self._snapshot = snapshot
-        self._directories = directories
-        self.checkpoint = checkpoint
-        self.producers_version = -1
-        """Which state of the producers is wholly on disk once this is; -1 if batches are left out of it."""
-        self.error: OSError | None = None
-
-    def run(self) -> None:
-        """Blocks until both are durable."""
-        try:
-            self._files.write(self._number, self.checkpoint, self._snapshot, self._directories)
-        except OSError as error:
-            self.error = error
-            raise
+    def done(self, job: CheckpointJob) -> None:
+        """Takes note of a job that has run; one that failed is made up for by the next."""
+        if job.error is None and job.number >= self._written:
+            self.written = job.checkpoint
+            self._snapshot_version = job.producers_version
 
 
 def _sealed(body: bytes) -> bytes:

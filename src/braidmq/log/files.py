@@ -30,7 +30,7 @@ class Cached:
     def __init__(self, content: _Closable) -> None:
         self._content = content
         self.pins = 0
-        self.used = True
+        self.used = False
         self.closed = False
         self.forgotten = False
 

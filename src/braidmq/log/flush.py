@@ -2,49 +2,42 @@
 
 The log hands out a job with the files that hold unsynced bytes, pinned, so that they stay open whatever the
 loop does meanwhile. What is appended after that goes with the next job.
+
+When the disk refuses, a marker is left beside the segments: the page cache now holds bytes that the kernel takes
+for written, and the recovery of the next start must write them again before it may believe a sync.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from braidmq.log.files import OpenFile
 from braidmq.log.segment import Segment
 from braidmq.platform.disk import Disk
+
+FAILED_NAME = "failed"
 
 
 class FlushJob:
     """Syncs everything a log held when the job began."""
 
     __slots__ = (
-        "_directories",
-        "_disk",
-        "_files",
-        "begun_ms",
-        "end_offset",
-        "error",
-        "position",
-        "segment",
-        "segments",
-    )
+        "_directories", "_disk", "_files", "_path", "begun_ms", "end_offset", "error", "position", "segment",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        disk: Disk,
-        segments: list[Segment],
-        directories: list[str],
-        end_offset: int,
-        active: Segment,
-        begun_ms: int,
+        self, disk: Disk, path: str, dirty: Sequence[Segment], directories: Sequence[str], end_offset: int
     ) -> None:
         self._disk = disk
+        self._path = path
         self._directories = directories
         self._files: list[OpenFile] = []
-        self.segments = segments
         self.end_offset = end_offset
-        self.segment = active
-        self.position = active.size_bytes
-        self.begun_ms = begun_ms
+        self.segment = dirty[-1]
+        self.position = self.segment.size_bytes
+        self.begun_ms = 0
         self.error: OSError | None = None
-        for segment in segments:
+        for segment in dirty:
             file = segment.open()
             file.pin()
             self._files.append(file)
@@ -59,7 +52,14 @@ class FlushJob:
                 self._disk.sync_directory(directory)
         except OSError as error:
             self.error = error
+            self._leave_marker(error)
             raise
+
+    def _leave_marker(self, error: OSError) -> None:
+        try:
+            self._disk.write_atomically(f"{self._path}/{FAILED_NAME}", f"{error}\n".encode())
+        except OSError:
+            pass  # the disk is in no state to keep even this; it is a help, not a promise
 
     def release(self) -> None:
         """Lets the files be closed; belongs to the thread that made the job."""

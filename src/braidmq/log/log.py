@@ -5,9 +5,9 @@
     flush    begin (loop) → run (any thread: fdatasync) → done (loop): durable_offset moves
     checkpoint   the same three steps, for the recovery point and the producer snapshot
 
-A log belongs to one thread; only the `run` of a job may happen elsewhere. What is below `durable_offset` survives
-a power loss. After an fdatasync that failed the log is `failed`: it takes no more appends, serves what was
-durable before, and a restart must decide what the disk holds.
+A log belongs to one thread; only the `run` of a job may happen elsewhere. What is below `durable_offset`
+survives a power loss. After an fdatasync that failed the log is `failed`: it takes no more appends, serves what
+was durable before, and a restart must decide what the disk holds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from braidmq.config import TimestampType, TopicConfig
 from braidmq.log import lookup
-from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint, CheckpointFiles, CheckpointJob
+from braidmq.log.checkpoint import Checkpoint, CheckpointFile, CheckpointJob
 from braidmq.log.files import FileCache, FileSlice
 from braidmq.log.flush import FlushJob
 from braidmq.log.index import RELATIVE_OFFSET_MAX
 from braidmq.log.producer_state import ProducerEntry, ProducerLimits
-from braidmq.log.recovery import Recovered, Recovery
+from braidmq.log.recovery import Recovered, Recovery, new_directory
 from braidmq.log.retention import expired_count
 from braidmq.log.segment import Segment
 from braidmq.platform.clock import Clock
@@ -37,6 +37,8 @@ __all__ = ["Appended", "CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
 
 # A refused write of these kinds leaves the file as sound as it was; any other makes the disk suspect.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+
+_base_offset = attrgetter("base_offset")
 
 
 class Appended(NamedTuple):
@@ -52,54 +54,39 @@ class Log:
     """One partition's log."""
 
     __slots__ = (
-        "_active", "_checkpoint", "_checkpoint_files", "_checkpoint_number", "_clock", "_config", "_directory", "_dirty",
-        "_disk", "_durable_position", "_durable_segment", "_epoch", "_epochs", "_files", "_flushing", "_producers",
-        "_roll_at_ms", "_segments", "_snapshot_offset",
-        "_snapshot_version", "_unsynced_directories", "durable_offset", "end_offset", "failed",
-        "notes", "size_bytes", "start_offset", "unflushed_since_ms",
+        "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk", "_durable_position",
+        "_durable_segment", "_epoch", "_flushing", "_path", "_producers", "_roll_at_ms", "_segments",
+        "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed", "notes",
+        "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        config: TopicConfig,
-        clock: Clock,
-        files: FileCache,
-        recovered: Recovered,
-    ) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._config = config
+    def __init__(self, config: TopicConfig, clock: Clock, recovered: Recovered) -> None:
+        self._directory = recovered.directory
+        self._disk = recovered.directory.disk
+        self._path = recovered.directory.path
         self._clock = clock
-        self._files = files
         self._segments = recovered.segments
         self._active = recovered.segments[-1]
-        self._epochs = recovered.epochs
-        self._epoch = recovered.epochs.latest
+        self._epoch = recovered.directory.epochs.latest
         self._producers = recovered.producers
-        self._checkpoint = recovered.checkpoint
-        self._checkpoint_files = CheckpointFiles(disk, directory)
-        self._checkpoint_number = 0
-        self._snapshot_offset = (
-            self._checkpoint.snapshot_offset if self._checkpoint is not None else NO_SNAPSHOT
-        )
-        self._snapshot_version = 0
+        self._checkpoint_file = CheckpointFile(self._disk, self._path, recovered.checkpoint)
         self._dirty: list[Segment] = []
         self._flushing = False
         self._unsynced_directories: list[str] = []
         self._durable_segment = self._active
         self._durable_position = self._active.size_bytes
-        self._roll_at_ms = self._active.created_ms + config.segment_ms
         self.start_offset = recovered.start_offset
         self.end_offset = recovered.end_offset
         self.durable_offset = recovered.end_offset
+        """Everything below survives a power loss."""
         self.size_bytes = sum(segment.size_bytes for segment in self._segments)
         self.failed: Exception | None = None
+        """Why the log takes no more records, if so."""
         self.unflushed_since_ms: int | None = None
         """Wall time of the oldest append that is not durable yet."""
         self.notes = recovered.notes
         """What recovery had to cut off or rebuild, for people."""
+        self.reconfigure(config)
 
     @classmethod
     def open(
@@ -112,10 +99,10 @@ class Log:
         producers: ProducerLimits,
     ) -> Log:
         """Opens the log in `path`, creating or recovering it; may run in any thread."""
-        directory = str(path)
         topmost = disk.makedirs(path)
-        recovered = Recovery(disk, files, directory, config.index_interval_bytes, clock, producers).run()
-        log = cls(disk, directory, config, clock, files, recovered)
+        directory = new_directory(disk, files, str(path), config.index_interval_bytes)
+        recovered = Recovery(directory, clock, producers).run()
+        log = cls(config, clock, recovered)
         if topmost is not None:
             # Synced with the first flush or checkpoint: until then there is nothing in them to lose.
             log._unsynced_directories = _lineage(path, topmost)
@@ -124,6 +111,13 @@ class Log:
         if recovered.must_checkpoint:
             log._checkpoint_now()
         return log
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Takes new options; they hold from the next append, roll or expiry on."""
+        self._config = config
+        self._directory.interval_bytes = config.index_interval_bytes
+        self._roll_at_ms = self._active.created_ms + config.segment_ms
+        self._stamps_append_time = config.message_timestamp_type == TimestampType.APPEND
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -161,9 +155,7 @@ class Log:
         self.size_bytes += size
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
-        append_time_ms = (
-            header.max_timestamp if self._config.message_timestamp_type == TimestampType.APPEND else -1
-        )
+        append_time_ms = header.max_timestamp if self._stamps_append_time else -1
         if header.producer_id >= 0:
             self._producers.record(header, base_offset, now_ms, append_time_ms)
         return Appended(base_offset, append_time_ms, False)
@@ -171,38 +163,30 @@ class Log:
     def _soil(self, segment: Segment) -> None:
         segment.dirty = True
         self._dirty.append(segment)
-        if not segment.exists and self._directory not in self._unsynced_directories:
-            self._unsynced_directories.append(self._directory)
+        if not segment.exists and self._path not in self._unsynced_directories:
+            self._unsynced_directories.append(self._path)
 
     def _undo_append(self, segment: Segment, error: OSError) -> ApiError:
         try:
             segment.undo()
         except OSError as second:
             self.fail(second)
+        if not segment.exists:
+            segment.dirty = False
+            self._dirty.remove(segment)
         if error.errno not in _NO_ROOM:
             self.fail(error)
         return self._refusal(error)
 
     def _refusal(self, error: Exception) -> ApiError:
-        what = (
-            "the log has failed and takes no more records"
-            if self.failed is not None
-            else "the record was not stored"
-        )
-        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory}: {what}: {error}")
+        what = "nothing was stored" if self.failed is None else "the log has failed and takes no more records"
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path}: {what}: {error}")
 
     def _roll(self, now_ms: int) -> Segment:
         """Begins the next segment; nothing is synced here, the flush job takes every dirty segment."""
         if self._active.size_bytes:
             self._active.seal()
-            self._active = Segment(
-                self._disk,
-                self._files,
-                self._directory,
-                self.end_offset,
-                self._config.index_interval_bytes,
-                now_ms,
-            )
+            self._active = Segment(self._directory, self.end_offset, now_ms)
             self._segments.append(self._active)
             if self.durable_offset == self.end_offset:
                 self._durable_segment, self._durable_position = self._active, 0
@@ -214,9 +198,9 @@ class Log:
         if leader_epoch < self._epoch:
             raise ApiError(
                 ErrorCode.FENCED_LEADER_EPOCH,
-                f"{self._directory}: leader epoch {leader_epoch} is over, epoch {self._epoch} has begun",
+                f"{self._path}: leader epoch {leader_epoch} is over, epoch {self._epoch} has begun",
             )
-        self._epochs.begin(leader_epoch, self.end_offset)
+        self._directory.epochs.begin(leader_epoch, self.end_offset)
         self._epoch = leader_epoch
         self._checkpoint_now()
 
@@ -279,12 +263,12 @@ class Log:
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self._directory}: offset {offset} is outside of {self.start_offset} to {self.end_offset}",
+            f"{self._path}: offset {offset} is outside of {self.start_offset} to {self.end_offset}",
         )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and the offset where it ended; (-1, -1) if unknown."""
-        return self._epochs.end_offset(epoch, self.end_offset)
+        return self._directory.epochs.end_offset(epoch, self.end_offset)
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Timestamp and offset of the first record not before `timestamp_ms`; None if all are."""
@@ -306,25 +290,15 @@ class Log:
         return bool(self._dirty) and self._dirty[0] is not self._active
 
     def flush_begin(self) -> FlushJob | None:
-        """A job that makes all records so far durable; None if they are, or while another one is under way."""
-        if (
-            self._flushing
-            or self.failed is not None
-            or (not self._dirty and self.durable_offset == self.end_offset)
-        ):
+        """A job that makes all records so far durable; None if they are, or while one is under way."""
+        if self._flushing or not self._dirty or self.failed is not None:
             return None
         try:
-            job = FlushJob(
-                self._disk,
-                self._dirty,
-                self._unsynced_directories,
-                self.end_offset,
-                self._active,
-                self._clock.wall_ms(),
-            )
+            job = FlushJob(self._disk, self._path, self._dirty, self._unsynced_directories, self.end_offset)
         except OSError as error:
             self.fail(error)
             return None
+        job.begun_ms = self._clock.wall_ms()
         for segment in self._dirty:
             segment.dirty = False
         self._dirty = []
@@ -356,36 +330,19 @@ class Log:
             return None
         self._producers.expire(self._clock.wall_ms())
         self._active.index.write_out()
-        snapshot = None
-        snapshot_offset = self._snapshot_offset
-        if self._producers.version != self._snapshot_version:
-            snapshot_offset = self.durable_offset
-            snapshot = self._producers.snapshot(snapshot_offset)
         checkpoint = Checkpoint(
             recovery_offset=self.durable_offset,
             segment_offset=self._durable_segment.base_offset,
             position=self._durable_position,
             start_offset=self.start_offset,
-            epochs=tuple(self._epochs.entries()),
+            epochs=tuple(self._directory.epochs.entries()),
             segment_created_ms=self._durable_segment.created_ms,
-            snapshot_offset=snapshot_offset,
         )
-        if checkpoint == self._checkpoint and snapshot is None:
-            return None
-        self._checkpoint_number += 1
-        # A checkpoint stands for a directory that is found again, so that recovery need not wonder.
-        directories = self._unsynced_directories if self._checkpoint is None else []
-        job = CheckpointJob(self._checkpoint_files, self._checkpoint_number, checkpoint, snapshot, directories)
-        if self._producers.newest_offset < self.durable_offset:
-            job.producers_version = self._producers.version
-        return job
+        return self._checkpoint_file.begin(checkpoint, self._producers, tuple(self._unsynced_directories))
 
     def checkpoint_done(self, job: CheckpointJob) -> None:
         """Takes note of a job that has run; one that failed is made up for by the next."""
-        if job.error is None:
-            self._checkpoint = job.checkpoint
-            self._snapshot_offset = job.checkpoint.snapshot_offset
-            self._snapshot_version = job.producers_version
+        self._checkpoint_file.done(job)
 
     def _checkpoint_now(self) -> None:
         job = self.checkpoint_begin()
@@ -397,12 +354,7 @@ class Log:
             finally:
                 self.checkpoint_done(job)
 
-    # -- the rest of its life -------------------------------------------------------------------
-
-    def reconfigure(self, config: TopicConfig) -> None:
-        """Takes new options; they hold from the next append, roll or expiry on."""
-        self._config = config
-        self._roll_at_ms = self._active.created_ms + config.segment_ms
+    # -- the old end ----------------------------------------------------------------------------
 
     def delete_before(self, offset: int) -> None:
         """Hides the records before `offset`; durable with the next checkpoint, files go with the next expiry."""
@@ -432,7 +384,8 @@ class Log:
         return self._drop_segments(min(1, len(self._segments) - 1))
 
     def _drop_segments(self, count: int) -> list[Path]:
-        synced = self._checkpoint.recovery_offset if self._checkpoint is not None else 0
+        written = self._checkpoint_file.written
+        synced = written.recovery_offset if written is not None else 0
         while count and self._segments[count].base_offset > synced:
             count -= 1
         paths = []
@@ -442,6 +395,8 @@ class Log:
         del self._segments[:count]
         self.start_offset = max(self.start_offset, self._segments[0].base_offset)
         return paths
+
+    # -- the rest of its life -------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
         """Cuts off the batch that holds `offset` and all after it, as a follower must; blocks."""
@@ -457,15 +412,15 @@ class Log:
             self.durable_offset, self._durable_segment, self._durable_position = end_offset, segment, position
         self.end_offset = end_offset
         self._producers.cut_to(end_offset)
-        self._epochs.cut_to(end_offset)
-        self._epoch = self._epochs.latest
+        self._directory.epochs.cut_to(end_offset)
+        self._epoch = self._directory.epochs.latest
         # First the recovery point goes back: bytes behind it will be written anew and must be checked after a crash.
         self._checkpoint_now()
         for later in reversed(self._segments[number + 1 :]):
             later.unlink()
         del self._segments[number + 1 :]
         segment.truncate(position)
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self._path)
         self._active = segment
         self._dirty = [dirty for dirty in self._dirty if dirty in self._segments]
         self.start_offset = min(self.start_offset, end_offset)
@@ -474,6 +429,12 @@ class Log:
     def producers(self) -> list[ProducerEntry]:
         """The idempotent producers this partition remembers."""
         return list(self._producers)
+
+    def load_indexes(self) -> None:
+        """Completes the indexes of all segments and writes them out, as the doctor wants it."""
+        for segment in self._segments:
+            segment.load()
+            segment.index.write_out()
 
     def close(self) -> None:
         """Makes everything durable and closes: the next open has nothing to check."""
@@ -491,9 +452,6 @@ class Log:
         """Lets go of all files, as after a crash or before the directory is removed."""
         for segment in self._segments:
             segment.forget_files()
-
-
-_base_offset = attrgetter("base_offset")
 
 
 def _lineage(path: Path, topmost: Path) -> list[str]:

@@ -1,85 +1,89 @@
 """Opening a log: what is there, what can be trusted, and where it ends.
 
 Everything before the checkpoint's recovery point was synced and is taken as it is; reads check it later. What
-follows the recovery point is read and checked batch by batch: CRC, dense offsets, known epoch. The log ends at the
-first thing that is not right, because bytes that were not synced may be missing, torn, zeroed or out of order
-after a power loss, and nothing behind them was ever promised to anybody. What is cut off in a whole
-segment is renamed, not removed.
+follows is read and checked batch by batch: CRC, dense offsets, a known epoch. The log ends at the first thing
+that is not right, because bytes that were not synced may be missing, torn, zeroed or out of order after a power
+loss, and nothing behind them was ever promised to anybody. A whole segment that is cut off is renamed, not
+removed.
 
-The end never moves back before the recovery point. If synced bytes have vanished all the same, the log goes on in
-a new segment behind the hole, so that no offset is given twice.
+The end never moves back before the recovery point. If synced bytes have vanished all the same, the log goes on
+in a new segment behind the hole, so that no offset is given twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidmq.log import checkpoint as checkpoints
 from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache
+from braidmq.log.flush import FAILED_NAME
 from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX
 from braidmq.log.producer_state import SNAPSHOT_NAME, ProducerLimits, ProducerState
-from braidmq.log.scan import Damage, check, hop
-from braidmq.log.segment import DELETED_SUFFIX, LOG_SUFFIX, Segment
+from braidmq.log.scan import Damage, check_bytes, hop
+from braidmq.log.segment import DELETED_SUFFIX, LOG_SUFFIX, LogDirectory, Segment, check_epoch
 from braidmq.platform.clock import Clock
-from braidmq.platform.disk import TEMPORARY_SUFFIX, Disk
+from braidmq.platform.disk import TEMPORARY_SUFFIX, Disk, DiskFile
+from braidmq.wire.records import BatchHeader
 
 LOST_SUFFIX = ".lost"
 OFFSET_DIGITS = 20
+NOTHING_FITS = -1
 
 
 @dataclass(slots=True)
 class Recovered:
     """A log as it was found."""
 
+    directory: LogDirectory
     segments: list[Segment]
     start_offset: int
     end_offset: int
-    epochs: LeaderEpochs
     producers: ProducerState
     checkpoint: Checkpoint | None
-    notes: list[str] = field(default_factory=list)
-    """What was cut off, dropped or rebuilt, for people."""
-    must_checkpoint: bool = False
+    must_checkpoint: bool
     """The checkpoint on disk says something that does not hold any more."""
+    notes: list[str] = field(default_factory=list)
+    """What was cut off, set aside or rebuilt, for people."""
 
 
 class Recovery:
     """Opens one directory; uses no shared handles, so it may run in any thread."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        files: FileCache,
-        directory: str,
-        interval_bytes: int,
-        clock: Clock,
-        limits: ProducerLimits,
-    ) -> None:
-        self._disk = disk
-        self._files = files
+    def __init__(self, directory: LogDirectory, clock: Clock, limits: ProducerLimits) -> None:
         self._directory = directory
-        self._interval_bytes = interval_bytes
+        self._disk = directory.disk
+        self._path = directory.path
         self._now_ms = clock.wall_ms()
         self._producers = ProducerState(limits)
+        self._segments: list[Segment] = []
+        self._point: Checkpoint | None = None
+        self._replay_from = 0
+        """Batches from this offset on are not in the producer snapshot; NOTHING_FITS: there is none."""
+        self._checked: set[int] = set()
         self._notes: list[str] = []
         self._names_changed = False
-        self._checked: set[int] = set()
-        self._appendable = False
+        self._rewrites = False
 
     def run(self) -> Recovered:
         """Leaves the directory so that every byte of every segment belongs to the log and is durable."""
-        names = self._disk.listdir(self._directory)
+        names = self._disk.listdir(self._path)
         bases = self._tidy(names)
-        point = checkpoints.load(self._disk, self._directory)
-        if point is None and checkpoints.CHECKPOINT_NAME in names:
+        self._point = checkpoints.load(self._disk, self._path)
+        if self._point is not None:
+            self._directory.epochs = LeaderEpochs(self._point.epochs)
+        elif checkpoints.CHECKPOINT_NAME in names:
             self._notes.append("the checkpoint was damaged; every segment was checked")
-        epochs = LeaderEpochs(point.epochs if point is not None else ())
-        replay_from = self._restore_producers(names, point)
-        segments = [self._segment(base, point) for base in bases]
-        end_offset = self._check_tail(segments, point, epochs, max(replay_from, 0))
-        return self._conclude(segments, end_offset, epochs, point, replay_from)
+        self._rewrites = FAILED_NAME in names
+        self._restore_producers(names)
+        self._segments = [self._found(base) for base in bases]
+        end_offset, appendable = self._check_tail(self._point or _beginning(self._segments))
+        recovered = self._conclude(end_offset, appendable)
+        if self._rewrites:
+            self._unlink(FAILED_NAME)
+        return recovered
 
     # -- the directory --------------------------------------------------------------------------
 
@@ -87,15 +91,15 @@ class Recovery:
         """Base offsets of the segments; what a crash left half done is finished or removed."""
         deleted = [name for name in names if name.endswith(DELETED_SUFFIX)]
         deleted_to = max((_offset_of(name) for name in deleted), default=-1)
-        bases = sorted(_offset_of(name) for name in names if _is_segment(name))
+        bases = segment_offsets(names)
         kept = [base for base in bases if base > deleted_to]
         if len(kept) < len(bases):
-            # Segments are deleted from the oldest on, so a rename that survived a crash speaks for the earlier
-            # ones too, and must not go before they are gone.
-            for base in bases[: -len(kept) or None]:
-                self._unlink(_name(base, LOG_SUFFIX))
-            self._disk.sync_directory(self._directory)
-        stems = {_name(base, "") for base in kept}
+            # Segments are deleted from the oldest on, so a rename that survived a crash speaks for the
+            # earlier ones too, and must not go before they are gone.
+            for base in bases[: len(bases) - len(kept)]:
+                self._unlink(segment_name(base, LOG_SUFFIX))
+            self._disk.sync_directory(self._path)
+        stems = {segment_name(base, "") for base in kept}
         for name in names:
             orphan = name.endswith((OFFSET_SUFFIX, TIME_SUFFIX)) and name.partition(".")[0] not in stems
             if orphan or name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)):
@@ -103,118 +107,111 @@ class Recovery:
         return kept
 
     def _unlink(self, name: str) -> None:
-        self._disk.unlink(f"{self._directory}/{name}")
+        self._disk.unlink(f"{self._path}/{name}")
 
-    def _segment(self, base: int, point: Checkpoint | None) -> Segment:
-        known = point is not None and point.segment_offset == base
-        created_ms = point.segment_created_ms if known and point is not None else self._now_ms
-        segment = Segment(self._disk, self._files, self._directory, base, self._interval_bytes, created_ms)
+    def _found(self, base: int) -> Segment:
+        segment = Segment(self._directory, base, self._created_ms(base))
         size = self._disk.size(segment.path)
         segment.found(size, trusted_from=size)
         segment.sealed = True
         return segment
 
+    def _created_ms(self, base: int) -> int:
+        if self._point is not None and self._point.segment_offset == base:
+            return self._point.segment_created_ms
+        return self._now_ms
+
     # -- the tail -------------------------------------------------------------------------------
 
-    def _check_tail(
-        self, segments: list[Segment], point: Checkpoint | None, epochs: LeaderEpochs, replay_from: int
-    ) -> int:
-        """Checks what follows the recovery point and cuts the log where it ends; the end offset."""
-        if point is None:
-            point = _beginning(segments)
-        expected = point.recovery_offset
-        self._appendable = False
-        for number, segment in enumerate(segments):
+    def _check_tail(self, point: Checkpoint) -> tuple[int, bool]:
+        """Checks what follows the recovery point and cuts the log where it ends.
+
+        Returns the end offset, and whether the last segment ends there and can take appends.
+        """
+        expected, appendable = point.recovery_offset, False
+        for number, segment in enumerate(self._segments):
             if segment.base_offset < point.segment_offset:
                 continue
             start = point.position if segment.base_offset == point.segment_offset else 0
             if start == 0 and expected != segment.base_offset:
-                self._drop(segments, number, f"it does not follow offset {expected}")
+                self._set_aside(number, f"it does not follow offset {expected}")
                 break
             if segment.size_bytes < start:
-                self._check_short(segment, start, epochs, replay_from)
+                lost = f"{segment.size_bytes} bytes are left of {start} that were synced; records are lost"
+                self._notes.append(f"segment {segment.name}: {lost}")
+                self._check_segment(segment, 0, segment.base_offset)
                 continue
-            expected, sound = self._check_segment(segment, start, expected, epochs, replay_from)
-            self._appendable = True
+            expected, sound = self._check_segment(segment, start, expected)
+            appendable = True
             if not sound:
-                self._drop(segments, number + 1, "the log ends before it")
+                self._set_aside(number + 1, "the log ends before it")
                 break
-        return expected
+        return expected, appendable
 
-    def _check_short(self, segment: Segment, position: int, epochs: LeaderEpochs, replay_from: int) -> None:
-        self._notes.append(
-            f"segment {segment.name} has {segment.size_bytes} bytes, {position} were synced; records are lost"
-        )
-        self._check_segment(segment, 0, segment.base_offset, epochs, replay_from)
-
-    def _check_segment(
-        self, segment: Segment, start: int, expected: int, epochs: LeaderEpochs, replay_from: int
-    ) -> tuple[int, bool]:
+    def _check_segment(self, segment: Segment, start: int, expected: int) -> tuple[int, bool]:
         """Checks a segment from `start`; the offset that follows it, and whether it was sound to its end."""
-        end = start
         if segment.size_bytes == start:
             return expected, True
         file = self._disk.open(segment.path)
+        end = start
         try:
             try:
-                for at, header in check(file, start, segment.size_bytes, expected):
-                    if header.leader_epoch != epochs.at(header.base_offset):
-                        raise Damage(at, f"leader epoch {header.leader_epoch} is not known")
-                    if header.producer_id >= 0 and header.base_offset >= replay_from:
-                        self._producers.record(header, header.base_offset, self._now_ms)
-                    end = at + header.size
-                    expected = header.next_offset
+                for at, header, batch in check_bytes(file, start, segment.size_bytes, expected):
+                    self._take(at, header)
+                    if self._rewrites:
+                        _write_again(file, batch, at)
+                    end, expected = at + header.size, header.next_offset
             except Damage as damage:
-                self._notes.append(
-                    f"segment {segment.name}: cut {segment.size_bytes - end} bytes from {damage}"
-                )
+                self._notes.append(f"segment {segment.name}: cut {segment.size_bytes - end} bytes, {damage}")
                 file.truncate(end)
             # Found in the page cache is not on the disk yet.
             file.fdatasync()
-            self._names_changed = True
         finally:
             file.close()
         sound = segment.size_bytes == end
-        self._checked.add(segment.base_offset)
         segment.found(end, trusted_from=start)
-        self._cut_index(segment, start)
-        return expected, sound
-
-    def _cut_index(self, segment: Segment, start: int) -> None:
-        """Entries of the checked part are made anew: those in the file may be of a tail that was lost."""
+        # Entries of the checked part are made anew: those in the file may be of a tail that was lost.
         segment.index.load(start)
         segment.index.cut()
+        self._checked.add(segment.base_offset)
+        self._names_changed = True
+        return expected, sound
 
-    def _drop(self, segments: list[Segment], number: int, why: str) -> None:
-        for segment in segments[number:]:
+    def _take(self, position: int, header: BatchHeader) -> None:
+        epochs = self._directory.epochs
+        if self._point is None and header.leader_epoch > epochs.latest:
+            epochs.begin(header.leader_epoch, header.base_offset)
+        check_epoch(position, header, epochs)
+        if header.producer_id >= 0 and header.base_offset >= self._replay_from:
+            self._producers.record(header, header.base_offset, self._now_ms)
+
+    def _set_aside(self, number: int, why: str) -> None:
+        """Takes segments from `number` on out of the log; they stay for somebody to look at."""
+        for segment in self._segments[number:]:
             if segment.size_bytes:
                 self._notes.append(f"segment {segment.name} was set aside as {LOST_SUFFIX}: {why}")
                 self._disk.rename(segment.path, segment.path + LOST_SUFFIX)
-            else:
-                self._disk.unlink(segment.path)
-            for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
-                if self._disk.exists(segment.stem + suffix):
-                    self._disk.unlink(segment.stem + suffix)
+            segment.unlink()
             self._names_changed = True
-        del segments[number:]
+        del self._segments[number:]
 
     # -- producers ------------------------------------------------------------------------------
 
-    def _restore_producers(self, names: list[str], point: Checkpoint | None) -> int:
-        """Restores the producer snapshot; batches from the returned offset on are replayed. -1: none fits."""
-        wanted = point.snapshot_offset if point is not None else NO_SNAPSHOT
+    def _restore_producers(self, names: list[str]) -> None:
+        wanted = self._point.snapshot_offset if self._point is not None else NO_SNAPSHOT
+        self._replay_from = self._point.recovery_offset if self._point is not None else 0
         restored = None
         if SNAPSHOT_NAME in names:
-            restored = self._producers.restore(self._disk.read_file(f"{self._directory}/{SNAPSHOT_NAME}"))
-        recovery_offset = point.recovery_offset if point is not None else 0
+            restored = self._producers.restore(self._disk.read_file(f"{self._path}/{SNAPSHOT_NAME}"))
         if restored is not None and restored >= wanted:
-            return max(restored, recovery_offset)
-        return recovery_offset if wanted == NO_SNAPSHOT else -1
+            self._replay_from = max(restored, self._replay_from)
+        elif wanted != NO_SNAPSHOT:
+            self._replay_from = NOTHING_FITS
 
-    def _rebuild_producers(self, segments: list[Segment]) -> None:
+    def _rebuild_producers(self) -> None:
         self._notes.append("the producer snapshot was missing or damaged; it was rebuilt from the log")
         self._producers = ProducerState(self._producers.limits)
-        for segment in segments:
+        for segment in self._segments:
             if not segment.size_bytes:
                 continue
             file = self._disk.open(segment.path)
@@ -229,42 +226,37 @@ class Recovery:
 
     # -- the result -----------------------------------------------------------------------------
 
-    def _conclude(
-        self,
-        segments: list[Segment],
-        end_offset: int,
-        epochs: LeaderEpochs,
-        point: Checkpoint | None,
-        replay_from: int,
-    ) -> Recovered:
+    def _conclude(self, end_offset: int, appendable: bool) -> Recovered:
+        point, segments = self._point, self._segments
         start_offset = segments[0].base_offset if segments else end_offset
         if point is not None:
             start_offset = max(start_offset, point.start_offset)
-        must_checkpoint = replay_from < 0 or replay_from > end_offset
+        # A snapshot from past the end would take for stored what was lost; it must not be used again.
+        must_checkpoint = self._replay_from == NOTHING_FITS or self._replay_from > end_offset
         if start_offset > end_offset:
             # Records were deleted that the disk then lost: the log goes on, empty, where it starts.
-            end_offset = start_offset
-            self._appendable = False
-        if not segments or not self._appendable:
-            segments.append(
-                Segment(
-                    self._disk, self._files, self._directory, end_offset, self._interval_bytes, self._now_ms
-                )
-            )
-            must_checkpoint = must_checkpoint or len(segments) > 1
+            end_offset, appendable = start_offset, False
+        if not appendable:
+            must_checkpoint |= bool(segments) and (point is None or point.segment_offset != end_offset)
+            segments.append(Segment(self._directory, end_offset, self._created_ms(end_offset)))
         segments[-1].sealed = False
-        if replay_from < 0:
-            self._rebuild_producers(segments)
+        if self._replay_from == NOTHING_FITS:
+            self._rebuild_producers()
         self._producers.cut_to(end_offset)
-        epochs.cut_to(end_offset)
+        self._directory.epochs.cut_to(end_offset)
         for segment in segments:
             if segment.base_offset in self._checked:
                 segment.load()
         if self._names_changed:
-            self._disk.sync_directory(self._directory)
+            self._disk.sync_directory(self._path)
         return Recovered(
-            segments, start_offset, end_offset, epochs, self._producers, point, self._notes, must_checkpoint
-        )
+            self._directory, segments, start_offset, end_offset, self._producers, point, must_checkpoint, self._notes
+        )  # fmt: skip
+
+
+def new_directory(disk: Disk, files: FileCache, path: str, interval_bytes: int) -> LogDirectory:
+    """A log's directory before anything is known of it."""
+    return LogDirectory(disk, files, path, interval_bytes, LeaderEpochs())
 
 
 def _beginning(segments: list[Segment]) -> Checkpoint:
@@ -273,8 +265,25 @@ def _beginning(segments: list[Segment]) -> Checkpoint:
     return Checkpoint(base, base, 0, base, ((0, 0),), 0, NO_SNAPSHOT)
 
 
-def _name(base: int, suffix: str) -> str:
+def _write_again(file: DiskFile, batch: memoryview, position: int) -> None:
+    """Makes the pages dirty once more.
+
+    After a failed fdatasync the kernel holds them for clean, and the next one would succeed without writing.
+    """
+    while batch:
+        count = file.write_at(batch, position)
+        position += count
+        batch = batch[count:]
+
+
+def segment_name(base: int, suffix: str) -> str:
+    """The name of a segment's file: its first offset, so that names sort as offsets do."""
     return f"{base:0{OFFSET_DIGITS}d}{suffix}"
+
+
+def segment_offsets(names: Iterable[str]) -> list[int]:
+    """Base offsets of the segments among `names`, ascending."""
+    return sorted(_offset_of(name) for name in names if _is_segment(name))
 
 
 def _is_segment(name: str) -> bool:

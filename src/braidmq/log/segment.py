@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache, OpenFile
 from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, Entry, SegmentIndex
 from braidmq.log.scan import Damage, check, hop
@@ -28,27 +29,34 @@ RECENT_BATCHES_MAX = 128
 NO_TIMESTAMP = -1
 
 
+class LogDirectory:
+    """What the segments of one log share."""
+
+    __slots__ = ("disk", "epochs", "files", "interval_bytes", "path")
+
+    def __init__(
+        self, disk: Disk, files: FileCache, path: str, interval_bytes: int, epochs: LeaderEpochs
+    ) -> None:
+        self.disk = disk
+        self.files = files
+        self.path = path
+        self.interval_bytes = interval_bytes
+        """Bytes of log between two index entries."""
+        self.epochs = epochs
+
+
 class Segment:
     """One file of a partition's log."""
 
     __slots__ = (
-        "_disk", "_file", "_files", "_index", "_indexed_at", "_interval_bytes", "_loaded", "_recent_offsets",
-        "_recent_positions", "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed",
-        "size_bytes", "stem", "untrusted_below",
+        "_directory", "_file", "_index", "_indexed_at", "_loaded", "_recent_offsets", "_recent_positions", "_verified",
+        "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed", "size_bytes", "untrusted_below",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        disk: Disk,
-        files: FileCache,
-        directory: str,
-        base_offset: int,
-        interval_bytes: int,
-        created_ms: int,
-    ) -> None:
+    def __init__(self, directory: LogDirectory, base_offset: int, created_ms: int) -> None:
+        self._directory = directory
         self.base_offset = base_offset
         self.created_ms = created_ms
-        self.stem = f"{directory}/{base_offset:020d}"
         self.size_bytes = 0
         self.max_timestamp = NO_TIMESTAMP
         """Largest timestamp of the segment; known once its index is loaded, see `load`."""
@@ -57,9 +65,6 @@ class Segment:
         self.exists = False
         self.untrusted_below = 0
         """Bytes before this position were written by an earlier run and not checked since."""
-        self._disk = disk
-        self._files = files
-        self._interval_bytes = interval_bytes
         self._file: OpenFile | None = None
         self._index: SegmentIndex | None = None
         self._loaded = True
@@ -74,6 +79,11 @@ class Segment:
         self.size_bytes = size_bytes
         self.untrusted_below = trusted_from
         self._loaded = False
+
+    @property
+    def stem(self) -> str:
+        """The path of the segment's files without their suffix."""
+        return f"{self._directory.path}/{self.base_offset:020d}"
 
     @property
     def path(self) -> str:
@@ -101,7 +111,7 @@ class Segment:
         self.size_bytes = position + size
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
-        if position - self._indexed_at > self._interval_bytes:
+        if position - self._indexed_at > self._directory.interval_bytes:
             self.index.add(base_offset, position, self.max_timestamp)
             self._indexed_at = position
         offsets, positions = self._recent_offsets, self._recent_positions
@@ -124,13 +134,16 @@ class Segment:
         self.sealed = True
         self._forget_recent()
         self._loaded = False
-        self.load()
+        try:
+            self.load()
+        except OSError:
+            pass  # the records are safe; the index is completed when somebody looks something up
 
     def open(self, create: bool = False) -> OpenFile:
         """The segment's file, open until the cache needs its place."""
         file = self._file
         if file is None or file.closed:
-            file = self._file = self._files.open(self._disk, self.path, create)
+            file = self._file = self._directory.files.open(self._directory.disk, self.path, create)
             self.exists = True
         return file
 
@@ -156,7 +169,7 @@ class Segment:
 
     def _find_offset(self, offset: int) -> tuple[int, BatchHeader] | None:
         self.load()
-        entry = self.index.floor_offset(offset) if self.size_bytes > self._interval_bytes else None
+        entry = self.index.floor_offset(offset) if self.size_bytes > self._directory.interval_bytes else None
         position, expected = (entry.position, entry.offset) if entry is not None else (0, self.base_offset)
         try:
             for at, header in hop(self.open().disk_file, position, self.size_bytes, expected):
@@ -216,6 +229,7 @@ class Segment:
         end, next_offset = start, expected
         try:
             for at, header in check(self.open().disk_file, start, self.untrusted_below, expected):
+                check_epoch(at, header, self._directory.epochs)
                 end, next_offset = at + header.size, header.next_offset
                 if end >= stop:
                     break
@@ -232,7 +246,9 @@ class Segment:
     @property
     def index(self) -> SegmentIndex:
         if self._index is None:
-            self._index = SegmentIndex(self._disk, self._files, self.stem, self.base_offset)
+            self._index = SegmentIndex(
+                self._directory.disk, self._directory.files, self.stem, self.base_offset
+            )
         return self._index
 
     def load(self) -> None:
@@ -265,20 +281,20 @@ class Segment:
         self._indexed_at = position
         if not self.size_bytes:
             return
-        file = self._disk.open(self.path)
+        file = self._directory.disk.open(self.path)
         try:
             for at, header in hop(file, position, self.size_bytes, expected):
                 self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
                 ends_sealed = self.sealed and at + header.size == self.size_bytes
                 indexed = len(index) and at == self._indexed_at
-                if not indexed and (ends_sealed or at - self._indexed_at > self._interval_bytes):
+                if not indexed and (ends_sealed or at - self._indexed_at > self._directory.interval_bytes):
                     index.add(header.base_offset, at, self.max_timestamp)
                     self._indexed_at = at
         except Damage as damage:
             if last is not None and damage.position == position:
                 raise BadIndex(str(damage)) from damage
             # What lies before the damage stays findable; reading past it reports the damage.
-            self._indexed_at = damage.position - self._interval_bytes
+            self._indexed_at = damage.position - self._directory.interval_bytes
         finally:
             file.close()
         if self.sealed:
@@ -308,8 +324,8 @@ class Segment:
         renamed = []
         for suffix in SUFFIXES:
             path = self.stem + suffix
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED_SUFFIX)
+            if self._directory.disk.exists(path):
+                self._directory.disk.rename(path, path + DELETED_SUFFIX)
                 renamed.append(path + DELETED_SUFFIX)
         return renamed
 
@@ -317,15 +333,21 @@ class Segment:
         """Removes the segment's files."""
         self.forget_files()
         for suffix in SUFFIXES:
-            if self._disk.exists(self.stem + suffix):
-                self._disk.unlink(self.stem + suffix)
+            if self._directory.disk.exists(self.stem + suffix):
+                self._directory.disk.unlink(self.stem + suffix)
 
     def forget_files(self) -> None:
         """Closes the segment's files, once nobody uses them."""
         self._file = None
-        self._files.forget(self.path)
+        self._directory.files.forget(self.path)
         if self._index is not None:
             self._index.forget_files()
 
     def _forget_recent(self) -> None:
         self._recent_offsets = self._recent_positions = None
+
+
+def check_epoch(position: int, header: BatchHeader, epochs: LeaderEpochs) -> None:
+    """Raises Damage if a stored batch is not of the epoch that wrote its offset."""
+    if header.leader_epoch != epochs.at(header.base_offset):
+        raise Damage(position, f"leader epoch {header.leader_epoch} is not the one that wrote it")
