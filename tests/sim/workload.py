@@ -1,8 +1,8 @@
 """A partition's life in small: produce, roll, flush, checkpoint, delete, expire, close, crash, reopen.
 
-The workload drives a real Log on a simulated disk and keeps beside it what must come out: every batch by its
-offset, what was reported durable, where the log may start. `Expectation.check` opens a disk as it was found after
-a crash and holds it against that.
+The workload drives a real Log on a simulated disk and keeps beside it what must come out: every batch by
+its offset, what was reported durable, where the log may start. `Expectation.check` opens a disk as it was
+found after a crash and holds it against that.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from tests.sim.clock import SimClock
+from tests.sim.disk import Crash, SimDisk
+
 from braidmq.config import TopicConfig, configure
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log, ProducerLimits
 from braidmq.log.producer_state import BATCHES_KEPT
 from braidmq.log.retention import remove
 from braidmq.wire.records import build_batch, parse_header, stamp
-from tests.sim.clock import SimClock
-from tests.sim.disk import Crash, SimDisk
 
 PATH = Path("/data/orders-0")
 LIMITS = ProducerLimits(expiration_ms=86_400_000, ids_max=1000)
@@ -132,7 +133,7 @@ class Expectation:
                 assert log.offset_for_time(header.max_timestamp) == (header.max_timestamp, header.last_offset)
 
     def _check_producer(self, log: Log) -> int:
-        """A retry of what was kept is a duplicate, a retry of what was lost is stored; one more batch goes in."""
+        """A retry of what was kept is a duplicate, of what was lost is stored; one more batch goes in."""
         # Of a log that was never synced the first segment may be lost and a later one found.
         since = 0 if self.durable_offset else log.start_offset
         kept = [one for one in self.sent if since <= one[1] < log.end_offset]
@@ -170,8 +171,9 @@ class Workload:
 
     def run(self, steps: int) -> None:
         actions = [
-            (self.produce, 50), (self.produce_idempotent, 25), (self.flush, 14), (self.checkpoint, 8), (self.expire, 5),
-            (self.remove_expired, 3), (self.delete_records, 3), (self.close_and_reopen, 2), (self.kill_and_reopen, 2),
+            (self.produce, 50), (self.produce_idempotent, 25), (self.flush, 14), (self.checkpoint, 8),
+            (self.expire, 5), (self.remove_expired, 3), (self.delete_records, 3), (self.close_and_reopen,
+            2), (self.kill_and_reopen, 2),
         ]  # fmt: skip
         for _ in range(steps):
             action = self.chance.choices([one for one, _ in actions], [weight for _, weight in actions])[0]

@@ -97,7 +97,8 @@ class CheckpointFile:
     """Makes the checkpoints of one log and remembers what is on disk; an older one never replaces a newer."""
 
     __slots__ = (
-        "_begun", "_directory", "_disk", "_lock", "_snapshot_version", "_snapshot_written", "_written", "written",
+        "_begun", "_directory", "_disk", "_lock", "_snapshot_version", "_snapshot_written", "_written",
+        "written",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, found: Checkpoint | None) -> None:

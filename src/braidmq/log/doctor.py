@@ -1,9 +1,9 @@
 """Is everything in a partition's directory what was written, and can it be mended?
 
-`verify` reads every byte of every segment, index, checkpoint and snapshot and changes nothing. `repair` mends what
-can be: indexes, checkpoints and snapshots are made anew from the log; records that are damaged beyond
-recovery are replaced by an empty batch that covers their offsets, so that everything else can be read
-again, and the file as it was found is kept beside it. The broker must be stopped for both.
+`verify` reads every byte of every segment, index, checkpoint and snapshot and changes nothing. `repair`
+mends what can be: indexes, checkpoints and snapshots are made anew from the log; records that are damaged
+beyond recovery are replaced by an empty batch that covers their offsets, so that everything else can be
+read again, and the file as it was found is kept beside it. The broker must be stopped for both.
 """
 
 from __future__ import annotations

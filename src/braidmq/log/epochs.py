@@ -1,9 +1,9 @@
 """Leader epochs: which leader wrote which offsets.
 
-Every batch carries the epoch of the leader that appended it. The log keeps where each epoch began, so that a client or
-a follower that knows an old epoch can learn where it ended and notice that it has read what was later cut off
-(KIP-101, KIP-320). The epoch stands outside the batch's CRC; as the list is made durable before a new epoch's first
-batch, it is also what a stored epoch is checked against.
+Every batch carries the epoch of the leader that appended it. The log keeps where each epoch began, so that
+a client or a follower that knows an old epoch can learn where it ended and notice that it has read what was
+later cut off (KIP-101, KIP-320). The epoch stands outside the batch's CRC; as the list is made durable
+before a new epoch's first batch, it is also what a stored epoch is checked against.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LeaderEpochs:
         return self._epochs[max(bisect_right(self._starts, offset) - 1, 0)]
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, and where it ended; (-1, -1) when `epoch` is not known here yet."""
+        """The largest epoch not above `epoch`, and where it ended; (-1, -1) if `epoch` is still unknown."""
         if epoch > self.latest or epoch < 0:
             return UNDEFINED, UNDEFINED
         number = bisect_right(self._epochs, epoch)

@@ -5,8 +5,8 @@ Ten thousand partitions must not hold ten thousand descriptors, so logs do not k
 somebody else (a fetch being sent, a sync in a thread) is pinned and stays open, even past the cap and
 even when its segment has been deleted meanwhile.
 
-Idleness is judged by second chance (the clock algorithm): using a file only sets a flag, which keeps the append path
-short; the work is done when something must be closed.
+Idleness is judged by second chance (the clock algorithm): using a file only sets a flag, which keeps the
+append path short; the work is done when something must be closed.
 
 A cache and all its files belong to one thread. Another thread may use a file that was pinned for it.
 """

@@ -3,8 +3,8 @@
 The log hands out a job with the files that hold unsynced bytes, pinned, so that they stay open whatever the
 loop does meanwhile. What is appended after that goes with the next job.
 
-When the disk refuses, a marker is left beside the segments: the page cache now holds bytes that the kernel takes
-for written, and the recovery of the next start must write them again before it may believe a sync.
+When the disk refuses, a marker is left beside the segments: the page cache now holds bytes that the kernel
+takes for written, and the recovery of the next start must write them again before it may believe a sync.
 """
 
 from __future__ import annotations

@@ -50,8 +50,10 @@ class Entry(NamedTuple):
 class SegmentIndex:
     """Both index files of one segment."""
 
-    __slots__ = ("_base_offset", "_disk", "_files", "_pending_offsets", "_pending_times", "_seed", "_stem", "_written",
-                 "last")  # fmt: skip
+    __slots__ = (
+        "_base_offset", "_disk", "_files", "_pending_offsets", "_pending_times", "_seed", "_stem", "_written",
+        "last",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, files: FileCache, stem: str, base_offset: int) -> None:
         self._disk = disk

@@ -6,8 +6,8 @@
     checkpoint   the same three steps, for the recovery point and the producer snapshot
 
 A log belongs to one thread; only the `run` of a job may happen elsewhere. What is below `durable_offset`
-survives a power loss. After an fdatasync that failed the log is `failed`: it takes no more appends, serves what
-was durable before, and a restart must decide what the disk holds.
+survives a power loss. After an fdatasync that failed the log is `failed`: it takes no more appends, serves
+what was durable before, and a restart must decide what the disk holds.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class Log:
     """One partition's log."""
 
     __slots__ = (
-        "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk", "_durable_position",
-        "_durable_segment", "_epoch", "_flushing", "_path", "_producers", "_roll_at_ms", "_segments",
+        "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk",
+        "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_producers", "_roll_at_ms",
+        "_segments",
         "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed", "notes",
         "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
@@ -210,7 +211,7 @@ class Log:
         """Batches from the one that holds `offset` on, all below `limit_offset`; None if there are none yet.
 
         At least one whole batch, even if larger than `max_bytes`; the last one may be cut. ApiError
-        OFFSET_OUT_OF_RANGE outside of the log, CORRUPT_MESSAGE when the disk no longer holds what was written.
+        OFFSET_OUT_OF_RANGE outside of the log, CORRUPT_MESSAGE when the disk does not hold what was written.
         """
         if offset < self.start_offset or offset > self.end_offset:
             raise self._out_of_range(offset)
@@ -357,13 +358,13 @@ class Log:
     # -- the old end ----------------------------------------------------------------------------
 
     def delete_before(self, offset: int) -> None:
-        """Hides the records before `offset`; durable with the next checkpoint, files go with the next expiry."""
+        """Hides the records before `offset`; durable with the next checkpoint; files go at an expiry."""
         if offset > self.end_offset or offset < 0:
             raise self._out_of_range(offset)
         self.start_offset = max(self.start_offset, offset)
 
     def expire(self, now_ms: int, by_time: bool) -> list[Path]:
-        """Takes segments past retention out of the log; their files, to be removed later with `retention.remove`.
+        """Takes segments past retention out of the log; their files, for `retention.remove` some time later.
 
         `by_time` says whether retention.ms counts this time. An expired last segment is ended, and goes when
         the recovery point has passed it.
@@ -414,7 +415,8 @@ class Log:
         self._producers.cut_to(end_offset)
         self._directory.epochs.cut_to(end_offset)
         self._epoch = self._directory.epochs.latest
-        # First the recovery point goes back: bytes behind it will be written anew and must be checked after a crash.
+        # First the recovery point goes back: bytes behind it will be written anew and must be checked after
+        # a crash.
         self._checkpoint_now()
         for later in reversed(self._segments[number + 1 :]):
             later.unlink()

@@ -14,7 +14,7 @@ from braidmq.wire.records import records
 def first_at_or_after(
     segments: Sequence[Segment], start_offset: int, timestamp_ms: int
 ) -> tuple[int, int] | None:
-    """Timestamp and offset of the first record at or past `start_offset` with a timestamp not before the given."""
+    """Timestamp and offset of the first record from `start_offset` on that is not before `timestamp_ms`."""
     for segment in segments:
         segment.load()
         if segment.max_timestamp < timestamp_ms:

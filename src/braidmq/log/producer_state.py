@@ -1,9 +1,9 @@
 """What a partition remembers of idempotent producers, so that a retry is not written twice.
 
-A producer numbers its batches. For each producer id the last five batches are kept, as many as a client may have in
-flight, with the offsets they got. A batch that repeats one of them is a retry and gets the same answer; one that
-follows the newest is appended; anything else means that something was lost on the way, and is refused
-(KIP-98; the codes are those Kafka gives).
+A producer numbers its batches. For each producer id the last five batches are kept, as many as a client may
+have in flight, with the offsets they got. A batch that repeats one of them is a retry and gets the same
+answer; one that follows the newest is appended; anything else means that something was lost on the way, and
+is refused (KIP-98; the codes are those Kafka gives).
 
 The state is written beside the log at checkpoints, only with batches that are durable there: a snapshot that
 remembered a batch the disk then lost would answer its retry as if it were stored. What came after is

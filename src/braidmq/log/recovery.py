@@ -1,13 +1,13 @@
 """Opening a log: what is there, what can be trusted, and where it ends.
 
-Everything before the checkpoint's recovery point was synced and is taken as it is; reads check it later. What
-follows is read and checked batch by batch: CRC, dense offsets, a known epoch. The log ends at the first thing
-that is not right, because bytes that were not synced may be missing, torn, zeroed or out of order after a power
-loss, and nothing behind them was ever promised to anybody. A whole segment that is cut off is renamed, not
-removed.
+Everything before the checkpoint's recovery point was synced and is taken as it is; reads check it later.
+What follows is read and checked batch by batch: CRC, dense offsets, a known epoch. The log ends at the
+first thing that is not right, because bytes that were not synced may be missing, torn, zeroed or out of
+order after a power loss, and nothing behind them was ever promised to anybody. A whole segment that is cut
+off is renamed, not removed.
 
-The end never moves back before the recovery point. If synced bytes have vanished all the same, the log goes on
-in a new segment behind the hole, so that no offset is given twice.
+The end never moves back before the recovery point. If synced bytes have vanished all the same, the log goes
+on in a new segment behind the hole, so that no offset is given twice.
 """
 
 from __future__ import annotations
@@ -250,8 +250,15 @@ class Recovery:
         if self._names_changed:
             self._disk.sync_directory(self._path)
         return Recovered(
-            self._directory, segments, start_offset, end_offset, self._producers, point, must_checkpoint, self._notes
-        )  # fmt: skip
+            directory=self._directory,
+            segments=segments,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            producers=self._producers,
+            checkpoint=point,
+            must_checkpoint=must_checkpoint,
+            notes=self._notes,
+        )
 
 
 def new_directory(disk: Disk, files: FileCache, path: str, interval_bytes: int) -> LogDirectory:

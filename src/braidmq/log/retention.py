@@ -1,8 +1,8 @@
 """Which old segments may go: by age, by size, by DeleteRecords, by a full disk.
 
-Whole segments go, oldest first. A segment is first renamed to `*.deleted`, which takes it out of the log at once, and
-removed later, when nobody can still be sending it. Only segments before the recovery point on disk may go:
-recovery then knows that what is missing there was deleted, and that the log ended behind it.
+Whole segments go, oldest first. A segment is first renamed to `*.deleted`, which takes it out of the log at
+once, and removed later, when nobody can still be sending it. Only segments before the recovery point on
+disk may go: recovery then knows that what is missing there was deleted, and that the log ended behind it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _too_old(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
 def remove(disk: Disk, paths: Iterable[Path]) -> None:
     """Removes renamed segments for good; blocks.
 
-    The renames are made durable first: if some were undone by a power loss while others' files are gone, the log
-    would have a hole.
+    The renames are made durable first: if some were undone by a power loss while others' files are gone,
+    the log would have a hole.
     """
     paths = list(paths)
     for directory in {path.parent for path in paths}:

@@ -1,8 +1,8 @@
 """Reading a damaged segment to its end: what is sound, and where what is not begins and ends.
 
-Behind a damaged batch the next sound one is looked for: first where the damaged one says it ends, then at every
-byte that could be the magic of a header. Offsets only grow, and the CRC of a candidate must hold, so that
-record contents that look like a batch are not taken for one.
+Behind a damaged batch the next sound one is looked for: first where the damaged one says it ends, then at
+every byte that could be the magic of a header. Offsets only grow, and the CRC of a candidate must hold, so
+that record contents that look like a batch are not taken for one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def survey(file: DiskFile, size_bytes: int, base_offset: int) -> Iterator[tuple[
 
 
 def find_sound(file: DiskFile, position: int, size_bytes: int, offset: int) -> tuple[int, int] | None:
-    """Position and base offset of the first sound batch past `position` with an offset not before `offset`."""
+    """Position and base offset of the first sound batch past `position` that is not before `offset`."""
     declared = _declared_end(file, position, size_bytes)
     if declared is not None and (found := _sound_at(file, declared, size_bytes, offset)) is not None:
         return declared, found

@@ -4,7 +4,8 @@ The last segment of a log takes appends; the others only shrink the log from its
 file open by itself (see `files`), creates its file with its first batch, and loads its index when somebody
 first looks something up in it or appends to it.
 
-Where the newest batches start is also kept in memory, so that consumers at the tail need neither index nor disk.
+Where the newest batches start is also kept in memory, so that consumers at the tail need no
+index and no disk.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Segment:
     """One file of a partition's log."""
 
     __slots__ = (
-        "_directory", "_file", "_index", "_indexed_at", "_loaded", "_recent_offsets", "_recent_positions", "_verified",
-        "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed", "size_bytes", "untrusted_below",
+        "_directory", "_file", "_index", "_indexed_at", "_loaded", "_recent_offsets", "_recent_positions",
+        "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed",
+        "size_bytes", "untrusted_below",
     )  # fmt: skip
 
     def __init__(self, directory: LogDirectory, base_offset: int, created_ms: int) -> None:
@@ -150,7 +152,7 @@ class Segment:
     # -- finding --------------------------------------------------------------------------------
 
     def locate(self, offset: int) -> tuple[int, int] | None:
-        """Position and size of the batch that holds `offset`, or of the first one after it; None past the end."""
+        """Position and size of the batch that holds `offset`, or of the first after it; None past the end."""
         offsets, positions = self._recent_offsets, self._recent_positions
         if offsets is not None and positions is not None and offset >= offsets[0]:
             number = bisect_right(offsets, offset)

@@ -1,7 +1,7 @@
 """Which parts of a file have passed their CRC since this process started.
 
-Bytes that an earlier run wrote may have rotted on the disk, so they are checked before they are first served. A
-few ranges per segment remember what was checked; sequential readers keep extending one.
+Bytes that an earlier run wrote may have rotted on the disk, so they are checked before they are first
+served. A few ranges per segment remember what was checked; sequential readers keep extending one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class VerifiedRanges:
         return None
 
     def add(self, start: int, end: int, next_offset: int) -> None:
-        """Remembers [start, end), merged with the ranges it touches; the smallest goes when there are many."""
+        """Remembers [start, end), merged with the ranges it touches; of too many the smallest goes."""
         kept = []
         for other in self._ranges:
             if other[1] < start or other[0] > end:

@@ -1,7 +1,8 @@
 """Everything Braid asks of a file system, as a protocol and as the real thing.
 
 The log, the metadata store and the doctor reach the disk only through a `Disk`. That keeps `fsync` in one
-file, and lets the tests put a simulated disk underneath that loses, tears and reorders whatever was not synced.
+file, and lets the tests put a simulated disk underneath that loses, tears and reorders whatever was not
+synced.
 
 What a caller must know about durability: bytes are safe after `fdatasync` of their file; a file's *name*
 (creation, rename, removal) is safe after `sync_directory` of its directory; `write_atomically` does both.
@@ -81,7 +82,7 @@ class Disk(Protocol):
 
     def read_file(self, path: StrPath) -> bytes: ...
     def write_atomically(self, path: StrPath, content: bytes) -> None:
-        """Replaces a small file: after a crash it holds the old content or the new, whole; durable on return."""
+        """Replaces a small file: after a crash it is the old one or the new one, whole; durable on return."""
         ...
 
     def exists(self, path: StrPath) -> bool: ...
@@ -182,17 +183,17 @@ class RealDisk:
             file.fdatasync()
         finally:
             file.close()
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
         self.sync_directory(Path(path).parent)
 
     def exists(self, path: StrPath) -> bool:
         return Path(path).exists()
 
     def size(self, path: StrPath) -> int:
-        return os.stat(path).st_size
+        return Path(path).stat().st_size
 
     def listdir(self, path: StrPath) -> list[str]:
-        return os.listdir(path)
+        return [entry.name for entry in os.scandir(path)]
 
     def makedirs(self, path: StrPath) -> Path | None:
         topmost = None
@@ -205,10 +206,10 @@ class RealDisk:
         return topmost
 
     def rename(self, source: StrPath, target: StrPath) -> None:
-        os.replace(source, target)
+        Path(source).replace(target)
 
     def unlink(self, path: StrPath) -> None:
-        os.unlink(path)
+        Path(path).unlink()
 
     def remove_tree(self, path: StrPath) -> None:
         shutil.rmtree(path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
-from braidmq.config import TopicConfig, configure
-from braidmq.log.files import FileCache
-from braidmq.log.log import Appended, Log
-from braidmq.wire.records import build_batch, parse_header
 from tests.sim.clock import SimClock
 from tests.sim.disk import Crash, SimDisk
 from tests.sim.workload import LIMITS, PATH
+
+from braidmq.config import TopicConfig, configure
+from braidmq.log.files import FileCache
+from braidmq.log.log import Appended, Log
+from braidmq.wire.records import NewRecord, build_batch, parse_header
 
 BASE_MS = 1_700_000_000_000
 
@@ -22,7 +23,10 @@ def topic_config(**options: str) -> TopicConfig:
 
 
 def open_log(
-    disk: SimDisk, config: TopicConfig | None = None, clock: SimClock | None = None, files: FileCache | None = None
+    disk: SimDisk,
+    config: TopicConfig | None = None,
+    clock: SimClock | None = None,
+    files: FileCache | None = None,
 ) -> Log:
     files = FileCache(8) if files is None else files
     return Log.open(disk, PATH, config or topic_config(), clock or SimClock(), files, LIMITS)
@@ -36,7 +40,7 @@ def batch_of(
     base_sequence: int = -1,
 ) -> bytearray:
     """A batch of records whose timestamps go up by one each."""
-    rows = [(None, value, [], timestamp_ms + number) for number, value in enumerate(values)]
+    rows: list[NewRecord] = [(None, value, [], timestamp_ms + number) for number, value in enumerate(values)]
     return build_batch(
         rows, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from braidmq.log.files import FileCache
-from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import parse_header, records
 from tests.sim.clock import SimClock
 from tests.sim.disk import SimDisk
 from tests.sim.workload import flush, read_batches
 from tests.unit.log.logs import append, batch_of, fill, names, open_log, topic_config
+
+from braidmq.log.files import FileCache
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import parse_header, records
 
 
 def test_offsets_are_dense_and_the_bytes_come_back_as_they_were_sent() -> None:

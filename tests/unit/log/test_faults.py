@@ -1,4 +1,4 @@
-"""Disks that refuse: no room, failed syncs, failed truncates. Nothing half-written stays, nothing is believed twice."""
+"""Disks that refuse: no room, failed syncs, failed truncates; nothing half-written stays."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import errno
 import random
 
 import pytest
-from braidmq.log.log import Log
-from braidmq.wire.errors import ApiError, ErrorCode
 from tests.sim.disk import Crash, SimDisk
 from tests.sim.workload import PATH, checkpoint, flush, read_batches
 from tests.unit.log.logs import append, batch_of, fill, names, open_log, topic_config
+
+from braidmq.log.log import Log
+from braidmq.wire.errors import ApiError, ErrorCode
 
 
 def failing_flush(log: Log) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from braidmq.log.producer_state import BATCHES_KEPT, SEQUENCE_MAX, ProducerLimits, ProducerState
-from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import parse_header
 from tests.sim.clock import SimClock
 from tests.sim.disk import SimDisk
 from tests.sim.workload import PATH, checkpoint, flush
 from tests.unit.log.logs import append, batch_of, corrupt, names, open_log, topic_config
+
+from braidmq.log.producer_state import BATCHES_KEPT, SEQUENCE_MAX, ProducerLimits, ProducerState
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import parse_header
 
 KEEP = ProducerLimits(expiration_ms=1000, ids_max=3)
 

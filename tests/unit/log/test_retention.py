@@ -6,14 +6,15 @@ import random
 from pathlib import Path
 
 import pytest
-from braidmq.config import TopicConfig
-from braidmq.log.log import Log
-from braidmq.log.retention import remove
-from braidmq.wire.errors import ApiError, ErrorCode
 from tests.sim.clock import SimClock
 from tests.sim.disk import Crash, SimDisk
 from tests.sim.workload import PATH, checkpoint, flush, read_batches
 from tests.unit.log.logs import append, batch_of, fill, names, open_log, topic_config
+
+from braidmq.config import TopicConfig
+from braidmq.log.log import Log
+from braidmq.log.retention import remove
+from braidmq.wire.errors import ApiError, ErrorCode
 
 HOUR_MS = 3_600_000
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import random
 
 import pytest
-from braidmq.log.index import OFFSET_ENTRY_BYTES
 from tests.sim.clock import SimClock
 from tests.sim.disk import SimDisk
 from tests.sim.workload import PATH, read_batches
-from tests.unit.log.logs import BASE_MS, append, batch_of, copy_of, corrupt, fill, names, open_log, topic_config
+from tests.unit.log.logs import (
+    BASE_MS,
+    append,
+    batch_of,
+    copy_of,
+    corrupt,
+    fill,
+    names,
+    open_log,
+    topic_config,
+)
+
+from braidmq.log.index import OFFSET_ENTRY_BYTES
 
 
 def test_segments_roll_by_size_and_are_named_by_their_first_offset() -> None:
