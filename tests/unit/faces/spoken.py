@@ -1,0 +1,54 @@
+"""Speaks the Kafka protocol to a session of an embedded broker: a message in, the answering message out."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+
+from braidmq.broker.broker import Broker
+from braidmq.faces.kafka.face import KafkaFace
+from braidmq.faces.kafka.session import KafkaSession
+from braidmq.net.connection import Connection, Pending
+from braidmq.wire import header, schema
+from braidmq.wire.api import response_class
+from braidmq.wire.schema import Message
+from unit.embedded import embedded
+
+R = TypeVar("R", bound=Message)
+
+
+class Speaker:
+    """A client without a socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.face = KafkaFace(broker)
+        self.face.advertise("broker.example.com", 9092)
+        self._session = KafkaSession(self.face, cast(Connection, None))
+
+    async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
+        """Sends `request` in its newest version, or the one given, and reads the answer."""
+        spoken = request.versions[1] if version is None else version
+        body = header.request(request.api, spoken, 7, "test") + schema.encode(request, spoken)
+        answer = self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
+        if isinstance(answer, Pending):
+            for _ in range(1000):
+                if answer.done:
+                    break
+                await asyncio.sleep(0.005)
+            answer = answer.parts
+        assert answer is not None, "no answer came"
+        whole = b"".join(cast(list[bytes], answer))
+        assert response_class(request.api) is expected
+        at = 8 + (1 if header.has_response_tags(request.api, spoken) else 0)
+        return schema.decode(expected, spoken, whole[at:])
+
+
+@asynccontextmanager
+async def speaker(data: Path, **options: object) -> AsyncIterator[Speaker]:
+    async with embedded(data, **options) as broker:
+        yield Speaker(broker)
