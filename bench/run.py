@@ -77,8 +77,8 @@ def _measure(server: Server, load: Load, results: Results, progress: Progress) -
         # One broken load must not cost the figures of the others; its row stays empty, the reason is shown.
         print(f"{server.name} {load.name}: FAILED: {error!r}", flush=True)
         figures = {}
-        if server.process is None or server.process.poll() is not None:
-            raise
+        if load.stage is Stage.WARM:
+            server.check_alive()
     results.add(load.name, load.group, server.name, figures)
     progress.done(server.name, load.name, load.seconds, figures)
 
