@@ -13,6 +13,8 @@ from braidmq.config import TopicConfig
 from braidmq.wire.errors import ApiError, ErrorCode
 
 NAME_LENGTH_MAX = 249
+# File systems allow 255 bytes, of which the id and the mark of a deleted topic need some.
+DIRECTORY_NAME_CHARACTERS = 200
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -35,7 +37,7 @@ class TopicRecord:
     @property
     def directory_name(self) -> str:
         """The id is part of it, so a topic created anew under an old name never finds the old one's files."""
-        return f"{self.name}.{self.id.hex()[:12]}"
+        return f"{self.name[:DIRECTORY_NAME_CHARACTERS]}.{self.id.hex()[:12]}"
 
 
 class Topic:
