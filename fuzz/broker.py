@@ -31,7 +31,7 @@ from braidmq.wire.errors import ProtocolError
 from braidmq.wire.messages.fetch import FetchResponse
 from braidmq.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from braidmq.wire.messages.versions import ApiVersionsRequest
-from braidmq.wire.schema import decode
+from braidmq.wire.schema import decode, decoder
 from fuzz.seeds import TOPIC, TOPIC_ID, framed
 from fuzz.targets import INFLATED_BYTES_MAX, Broken, require
 
@@ -267,7 +267,8 @@ def _deserved(frame: memoryview, face: KafkaFace) -> Answer | None:
     elif api_key == Api.FETCH:
         fetch.decode(frame, request.body_at, version)
     else:
-        decode(request_class(verb.api), version, frame[request.body_at :])
+        # Bytes behind a request are not looked at, as in Kafka.
+        decoder(request_class(verb.api), version)(frame, request.body_at)
     return Answer(verb.api, version, request.correlation_id)
 
 
