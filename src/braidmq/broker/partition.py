@@ -20,7 +20,6 @@ from braidmq.log.log import Appended, FlushJob, Log
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import (
-    INFLATED_BYTES_MAX,
     BatchHeader,
     check_produced,
     parse_header,
@@ -134,7 +133,7 @@ class Partition:
             self._check_timestamp(header, now_ms)
         if self._codec is not None and header.codec is not self._codec:
             # Stored inflated, a batch may not become larger than what is accepted anyway.
-            cap = config.max_message_bytes if self._codec is Codec.NONE else INFLATED_BYTES_MAX
+            cap = config.max_message_bytes if self._codec is Codec.NONE else None
             batch = memoryview(recompress(batch, self._codec, cap))
             header = check_produced(batch, config.max_message_bytes)
         if config.message_timestamp_type == "LogAppendTime":

@@ -222,7 +222,7 @@ def restamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     _seal(view)
 
 
-def recompress(view: Buffer, codec: Codec, inflated_bytes_max: int = INFLATED_BYTES_MAX) -> bytearray:
+def recompress(view: Buffer, codec: Codec, inflated_bytes_max: int | None = None) -> bytearray:
     """The batch with its records under another codec, all else equal; ApiError when it cannot be opened."""
     header = parse_header(view)
     records_part = deflate(codec, _inflated(header, view, inflated_bytes_max))
@@ -268,10 +268,10 @@ def records(view: Buffer) -> Iterator[Record]:
         raise _invalid(f"{len(payload) - at} bytes are left behind the last of {header.record_count} records")
 
 
-def _inflated(header: BatchHeader, view: Buffer, bytes_max: int = INFLATED_BYTES_MAX) -> Buffer:
+def _inflated(header: BatchHeader, view: Buffer, bytes_max: int | None = None) -> Buffer:
     if header.length < HEADER_BYTES - LENGTH_END or header.size > len(view):
         raise _corrupt(f"batch says it has {header.size} bytes, {len(view)} are there")
-    return inflate(header.codec, memoryview(view)[HEADER_BYTES : header.size], bytes_max)
+    return inflate(header.codec, memoryview(view)[HEADER_BYTES : header.size], bytes_max or INFLATED_BYTES_MAX)
 
 
 # Building
