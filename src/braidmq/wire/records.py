@@ -271,7 +271,8 @@ def records(view: Buffer) -> Iterator[Record]:
 def _inflated(header: BatchHeader, view: Buffer, bytes_max: int | None = None) -> Buffer:
     if header.length < HEADER_BYTES - LENGTH_END or header.size > len(view):
         raise _corrupt(f"batch says it has {header.size} bytes, {len(view)} are there")
-    return inflate(header.codec, memoryview(view)[HEADER_BYTES : header.size], bytes_max or INFLATED_BYTES_MAX)
+    payload = memoryview(view)[HEADER_BYTES : header.size]
+    return inflate(header.codec, payload, bytes_max or INFLATED_BYTES_MAX)
 
 
 # Building
