@@ -1,0 +1,148 @@
+"""What the documents show, run as it stands there: code in ```python blocks, commands in ```sh blocks."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from braidmq.testing import broker
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+ADDRESS = "127.0.0.1:9092"
+
+
+def blocks(language: str) -> list[pytest.param]:  # type: ignore[valid-type]
+    found = []
+    for page in PAGES:
+        for number, (kind, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1):
+            if kind == language:
+                found.append(pytest.param(text, id=f"{page.stem}-{number}"))
+    return found
+
+
+@pytest.fixture
+def braid_command(tmp_path: Path) -> Path:
+    """A folder with a `braid` in it that runs this very source."""
+    command = tmp_path / "bin" / "braid"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m braidmq "$@"\n')
+    command.chmod(0o755)
+    return command.parent
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_code_in_the_documents_runs(code: str, tmp_path: Path) -> None:
+    """O1 F1: every example, against a broker of its own."""
+    with broker() as running:
+        script = tmp_path / "example.py"
+        script.write_text(code.replace(ADDRESS, running.bootstrap))
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, env=_environment(), timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("commands", blocks("sh"))
+def test_commands_in_the_documents_run(commands: str, braid_command: Path) -> None:
+    """O1: every command, in the order of its block, none of them failing."""
+    if "kcat" in commands and shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed")
+    with broker() as running:
+        environment = _environment(BRAID_BOOTSTRAP=running.bootstrap)
+        environment["PATH"] = os.pathsep.join([str(braid_command), environment.get("PATH", "")])
+        done = subprocess.run(
+            ["sh", "-e", "-c", commands.replace(ADDRESS, running.bootstrap)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+            timeout=100,
+        )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_for_pytest_users_passes(tmp_path: Path) -> None:
+    """O6: with the plugin, as a user runs it."""
+    shutil.copy(ROOT / "examples" / "test_orders.py", tmp_path)
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), timeout=100)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_the_example_of_replay_shows_what_was_sent() -> None:
+    """C7: by time."""
+    from braidmq.client import Producer
+
+    with broker() as running:
+        with Producer(running.bootstrap) as producer:
+            producer.send("orders", b"one coffee")
+        command = [sys.executable, "examples/replay_by_time.py", running.bootstrap, "orders", "10"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, env=_environment(), timeout=60
+        )
+    assert "b'one coffee'" in done.stdout
+
+
+def test_the_demo_ends_by_itself_without_a_terminal() -> None:
+    """O1 L6 F1: the first thing a newcomer runs."""
+    command = [sys.executable, "examples/demo.py", "--records", "20000"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment(), timeout=110)
+    assert done.returncode == 0, done.stderr
+    assert "Nothing acknowledged is missing" in done.stdout
+
+
+def test_the_configuration_page_is_the_table_in_the_code() -> None:
+    """O1: run scripts/configuration-page after changing an option."""
+    page = runpy.run_path(str(ROOT / "docs" / "configuration_page.py"))
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page["render"]()
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem
+)
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    """O1: no dead ends."""
+    missing = [
+        target
+        for target in LINK.findall(page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert missing == []
+
+
+def test_files_named_in_the_architecture_exist() -> None:
+    """O1: the walk of a message names the files as they are."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:src|tests|bench|fuzz|scripts)/[\w./-]+)`", text))
+    named |= {
+        f"src/braidmq/{name}" for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith("src")
+    }
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def _environment(**extra: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "PYTEST_"))}
+    return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *filter(None, sys.path)]), **extra}
