@@ -29,6 +29,7 @@ IOV_PARTS_MAX = 256
 RECEIVES_PER_EVENT = 4
 FRAMES_PER_TURN = 128
 QUEUED_PARTS_MAX = 1024
+LINGER_S = 1.0
 
 log = logging.getLogger("braid.net")
 
@@ -233,12 +234,18 @@ class Connection:
         self._pool.when_free(self._maybe_resume)
 
     def _end_of_requests(self) -> None:
-        """The client sends no more; it may still be reading the answers it is owed."""
+        """The client sends no more; for a moment it may still be reading the answers it is owed.
+
+        A client that has gone altogether looks the same, so the moment is short: nothing is kept for it.
+        """
         if self.settled:
             self.close("closed by the client")
-        else:
-            self.stop_reading()
-            self._half_closed = True
+            return
+        self.stop_reading()
+        self._half_closed = True
+        self._drop_buffer()
+        self._pool.settle(self)
+        self._loop.call_later(LINGER_S, self.close, "closed by the client")
 
     def _handle_frames(self, buffer: memoryview) -> None:
         session = self._session

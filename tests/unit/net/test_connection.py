@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.net import connection as connection_module
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
 from braidmq.net.connection import Connection, Limits, Parts, Pending
 from braidmq.wire.errors import ProtocolError
@@ -304,9 +305,27 @@ def test_a_client_that_only_stops_sending_gets_its_answers(connect: Peers) -> No
         peer.client.shutdown(socket.SHUT_WR)
         await settle()
         assert peer.reasons == []
+        assert peer.pool.lent_bytes == 0
         pending.complete([b"answer"])
         assert await peer.receive(7) == b"answer"
         assert peer.reasons == ["closed by the client"]
+
+    connect.run(run())
+
+
+def test_a_client_that_has_gone_is_not_waited_for(connect: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W4: an answer that takes long is not kept for a client that has gone."""
+    monkeypatch.setattr(connection_module, "LINGER_S", 0.01)
+
+    async def run() -> None:
+        pending = Pending()
+        peer = connect(lambda _: pending)
+        await peer.send(frame(b"x"))
+        await settle()
+        peer.client.close()
+        await asyncio.sleep(0.1)
+        assert peer.reasons == ["closed by the client"]
+        assert pending.abandoned
 
     connect.run(run())
 
