@@ -120,8 +120,9 @@ class Sender:
 
     def _delivered(self, number: int) -> Callable[[KafkaError | None, Message], None]:
         def report(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                self._journal.failure = ChaosFailed(f"record {number} of sender {self._sender}: {error}")
+            if error is not None or message.offset() < 0:
+                why = error or "acked without an offset"
+                self._journal.failure = ChaosFailed(f"record {number} of sender {self._sender}: {why}")
                 self._journal.stop.set()
                 return
             with self._journal.lock:
