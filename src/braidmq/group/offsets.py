@@ -1,0 +1,126 @@
+"""The offsets a group has committed: where each of its partitions goes on being read.
+
+A table holds what is durable. A commit is checked (`checked_metadata`, and the group's own `check_commit`),
+written to the internal topic, and only then entered with `commit`, so that nobody is shown a position that a
+crash could take back. Offsets committed within a transaction wait beside the table, by producer, until the
+transaction's marker says what becomes of them.
+
+Times here are wall-clock milliseconds: they are stored, and have to mean the same after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from braidmq.wire.errors import ApiError, ErrorCode
+
+NO_OFFSET = -1
+NO_LEADER_EPOCH = -1
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class Committed(NamedTuple):
+    """One committed position."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int | None = None
+    """A fixed end, which clients could ask for up to OffsetCommit 4."""
+
+
+class Expirable(NamedTuple):
+    """What a group says about its offsets when it is asked which of them may go."""
+
+    in_use: frozenset[str]
+    """Topics whose offsets stay, because members read them."""
+    idle_ms: int | None
+    """How long the group has had no members; None where only the age of each commit counts."""
+
+
+def checked_metadata(metadata: str | None, bytes_max: int) -> str:
+    """The text a client attached to a commit; null is empty."""
+    if metadata is None:
+        return ""
+    if len(metadata) > bytes_max or len(metadata.encode()) > bytes_max:
+        raise ApiError(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            f"the metadata of an offset may have {bytes_max} bytes at most",
+        )
+    return metadata
+
+
+class OffsetTable:
+    """Committed offsets of one group."""
+
+    __slots__ = ("_committed", "_undecided")
+
+    def __init__(self) -> None:
+        self._committed: dict[Place, Committed] = {}
+        self._undecided: dict[int, dict[Place, Committed]] = {}
+
+    def __len__(self) -> int:
+        return len(self._committed)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the group has to be kept for the sake of its offsets."""
+        return bool(self._committed or self._undecided)
+
+    def commit(self, topic: str, partition: int, committed: Committed) -> None:
+        self._committed[topic, partition] = committed
+
+    def find(self, topic: str, partition: int) -> Committed | None:
+        return self._committed.get((topic, partition))
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every partition that has an offset, by topic."""
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._committed):
+            found.setdefault(topic, []).append(partition)
+        return found
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Drops offsets whose tombstones are written; unknown ones are no matter."""
+        for place in places:
+            self._committed.pop(place, None)
+
+    def of_topic(self, topic: str) -> list[Place]:
+        """What has to be forgotten with a topic that was deleted."""
+        return [place for place in self._committed if place[0] == topic]
+
+    def expired(self, now_ms: int, retention_ms: int, expirable: Expirable) -> list[Place]:
+        """The offsets that may go. A fresh commit stays even if the group has long been idle."""
+        due = []
+        undecided = {place for places in self._undecided.values() for place in places}
+        for place, committed in self._committed.items():
+            if place[0] in expirable.in_use or place in undecided:
+                continue
+            age_ms = now_ms - committed.commit_ms
+            if expirable.idle_ms is not None:
+                age_ms = min(age_ms, expirable.idle_ms)
+            past_end = committed.expire_ms is not None and now_ms >= committed.expire_ms
+            if past_end or (committed.expire_ms is None and age_ms >= retention_ms):
+                due.append(place)
+        return due
+
+    # Transactions
+
+    def commit_undecided(self, producer_id: int, topic: str, partition: int, committed: Committed) -> None:
+        """Enters an offset that counts if the producer's transaction commits."""
+        self._undecided.setdefault(producer_id, {})[topic, partition] = committed
+
+    def is_undecided(self, topic: str, partition: int) -> bool:
+        """Whether a transaction may still change this offset; who wants certainty is told to wait."""
+        return any((topic, partition) in places for places in self._undecided.values())
+
+    def decide(self, producer_id: int, committed: bool) -> list[Place]:
+        """The transaction has ended; returns the places it had written."""
+        places = self._undecided.pop(producer_id, {})
+        if committed:
+            self._committed.update(places)
+        return list(places)

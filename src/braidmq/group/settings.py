@@ -1,0 +1,27 @@
+"""The limits of groups: the same names, units and defaults as Kafka's broker options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What an operator may set about groups. Each field is Kafka's option with dots for underscores."""
+
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 30 * MS_PER_MINUTE
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_size: int = 100_000
+    new_member_join_timeout_ms: int = 5 * MS_PER_MINUTE
+    """How long a JoinGroup of a newcomer may wait. A newcomer cannot send heartbeats, so this is what ends
+    the ghosts of clients that gave up on a long rebalance and tried again."""
+
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 60 * MS_PER_MINUTE
+
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 100_000
