@@ -12,7 +12,7 @@ from braidmq.config import SERVER, TOPIC, Option, find
 
 
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One option, in full.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One option, in full.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain the options of a broker and its topics.
@@ -20,7 +20,10 @@ def show(
     Set one with `braid serve -o NAME=VALUE`, in the TOML file given to `--config`, or by its BRAID_…
     variable; topic options also with `braid topic create -o` and `braid topic alter -o`.
 
-    Examples: braid config · braid config retention.ms · braid config --json
+    Examples:
+    braid config
+    braid config retention.ms
+    braid config --json
     """
     chosen = (*SERVER, *TOPIC) if name is None else (find(name, (*SERVER, *TOPIC)),)
     if as_json:

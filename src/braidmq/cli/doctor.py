@@ -45,7 +45,9 @@ def doctor(
 
     Exit code 0: nothing is wrong, or all of it was mended. 1: something is still damaged.
 
-    Examples: braid doctor braid-data · braid doctor braid-data --repair --json
+    Examples:
+    braid doctor braid-data
+    braid doctor braid-data --repair --json
     """
     lock = _lock(directory)
     try:

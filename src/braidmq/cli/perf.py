@@ -30,7 +30,7 @@ app = typer.Typer(help="Measure throughput and latency of a broker.", no_args_is
 TOPIC = "braid-perf"
 BAR_WIDTH = 40
 
-Topic = Annotated[str, typer.Argument(metavar="[TOPIC]")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help="Stop after this time.")]
 Size = Annotated[int, typer.Option("--size", min=1, help="Bytes of a record's value.")]
@@ -56,7 +56,9 @@ def produce(
     Batches are built once and sent again and again, so that it is the broker that is measured. The latencies
     are those of whole batches, from sending to acknowledgement.
 
-    Examples: braid perf produce · braid perf produce --size 1000 --batch 100 --seconds 10 --acks 1 --json
+    Examples:
+    braid perf produce
+    braid perf produce --size 1000 --batch 100 --seconds 10 --acks 1 --json
     """
     from braidmq.cli import load
     from braidmq.client.cluster import Cluster
@@ -81,7 +83,8 @@ def consume(
 
     Bytes are those of the batches as they are stored, compressed if they are; every CRC is checked.
 
-    Example: braid perf consume orders --json
+    Examples:
+    braid perf consume orders --json
     """
     from braidmq.cli import load
     from braidmq.client.admin import Admin
@@ -107,7 +110,8 @@ def latency(
 ) -> None:
     """Send single records at a steady rate and time each, until acknowledged and until a consumer has it.
 
-    Example: braid perf latency --rate 1000 --seconds 10
+    Examples:
+    braid perf latency --rate 1000 --seconds 10
     """
     from braidmq.cli import load
     from braidmq.client.cluster import Cluster

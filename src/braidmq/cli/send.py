@@ -47,7 +47,7 @@ class Line:
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE...]", help="Read lines from files instead of stdin.")
+        list[Path] | None, typer.Argument(metavar="FILE", help="Read lines from files instead of stdin.")
     ] = None,
     value: Annotated[
         list[str] | None, typer.Option("--value", "-v", help="Send this; may be repeated.")
@@ -71,9 +71,9 @@ def send(
     """Send records: lines of stdin, lines of files, whole files, or values.
 
     Examples:
-    echo hello | braid send greetings ·
-    braid send orders -K : -z zstd orders.txt ·
-    braid send orders --key table-7 --value "one coffee" -H source=till ·
+    echo hello | braid send greetings
+    braid send orders -K : -z zstd orders.txt
+    braid send orders --key table-7 --value "one coffee" -H source=till
     braid send photos --whole *.jpg
     """
     from braidmq.client.producer import Producer

@@ -52,9 +52,9 @@ def tail(
     each record is one line of JSON.
 
     Examples:
-    braid tail orders ·
-    braid tail orders -f --since 10m ·
-    braid tail orders --offset earliest --format '{key}={value}' ·
+    braid tail orders
+    braid tail orders -f --since 10m
+    braid tail orders --offset earliest --format '{key}={value}'
     braid tail orders -p 3 --offset 1200 -n 5 --json
     """
     from braidmq.client.cluster import Cluster

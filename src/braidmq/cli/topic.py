@@ -34,7 +34,8 @@ def create(
 ) -> None:
     """Create a topic.
 
-    Example: braid topic create orders -p 8 -o retention.ms=86400000
+    Examples:
+    braid topic create orders -p 8 -o retention.ms=86400000
     """
     from braidmq.client.admin import Admin
     from braidmq.wire.errors import ApiError, ErrorCode
@@ -77,7 +78,8 @@ def list_(as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
 def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
     """Show a topic's partitions, offsets and options.
 
-    Example: braid topic describe orders --json
+    Examples:
+    braid topic describe orders --json
     """
     from braidmq.client.admin import Admin
 
@@ -106,7 +108,8 @@ def alter(
 ) -> None:
     """Change a topic's options, or grow it.
 
-    Example: braid topic alter orders -o retention.ms=3600000 --reset segment.bytes -p 16
+    Examples:
+    braid topic alter orders -o retention.ms=3600000 --reset segment.bytes -p 16
     """
     from braidmq.client.admin import Admin
 
@@ -127,7 +130,7 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = BOOTSTRAP,
