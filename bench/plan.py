@@ -56,10 +56,10 @@ class Size:
 
 FULL = Size(
     rounds=3,
-    warmup_seconds=15,
-    volume=Volume(3, 1_500_000_000),
+    warmup_seconds=25,
+    volume=Volume(2.5, 1_500_000_000),
     consume_bytes=1_500_000_000,
-    latency_seconds=10,
+    latency_seconds=8,
     many_seconds=4,
     stock_bytes=300_000_000,
     partitions=10_000,
@@ -189,7 +189,7 @@ def _wide(size: Size) -> list[Load]:
             f"{size.partitions:,} partitions",
             "wide",
             Stage.STOPPED,
-            size.partitions / 150,
+            size.partitions / 100,
             partial(many_partitions, partitions=size.partitions, volume=size.volume),
             rounds_max=1,
         ),

@@ -2,6 +2,7 @@
 
 Explanations are kept by hand in NOTES.md, where a heading is a pattern for the rows it explains
 (`## consume * cold: throughput`); they are merged in beside the misses, so running it again loses none.
+What is below the heading `## remarks` goes to the end whatever was hit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .results import Results, Row
+
+REMARKS = "remarks"
 
 HEAD = """# Braid and Apache Kafka on the same machine
 
@@ -93,6 +96,8 @@ def write(results: Results, directory: Path) -> None:
     for group, rows in _groups(results):
         parts += [f"### {group[0].upper()}{group[1:]}\n", _table(rows)]
     parts += ["## Misses\n", *_misses(results, notes)]
+    if remarks := notes.get(REMARKS):
+        parts += ["## Remarks\n", f"{remarks}\n"]
     (directory / "RESULTS.md").write_text("\n".join(parts), encoding="utf-8")
 
 

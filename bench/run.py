@@ -87,7 +87,7 @@ def warm_up(server: Server, seconds: float) -> None:
     """A bit of everything before anything counts: a JVM compiles what it sees often."""
     each = Volume(seconds / 5, 1_000_000_000)
     produce(server, 100, 16, 1, Durability.CACHED, each)
-    produce(server, 100, 1, -1, Durability.CACHED, each)
+    produce(server, 1_000, 1, -1, Durability.CACHED, each)
     produce(server, 1_000, 16, -1, Durability.SYNCED, each)
     many_producers(server, seconds / 5, Durability.CACHED)
     latency(server, 5_000, max(1.0, seconds / 5 - 1), Durability.CACHED)
