@@ -82,7 +82,7 @@ class Reading(NamedTuple):
     first: int
     last: int
     batches: tuple[tuple[int, int], ...]
-    """First and last offset of each, ascending; the edges may reach out of [first, last]."""
+    """First and last offset of each, ascending; those at the edges may reach out of [first, last]."""
 
 
 class Acknowledgement(NamedTuple):

@@ -34,6 +34,7 @@ from braidmq.delivery.status import (
 from braidmq.delivery.stored import StoredRun
 
 NEVER_MS = 2**63 - 1
+NOWHERE = -2
 
 _ACKED = Status(State.ACKED)
 _GAP = Status(State.ARCHIVED)
@@ -106,12 +107,13 @@ class DeliveryWindow:
 
     def _archive_gaps(self, reading: Reading) -> None:
         """Messages that came back but are no longer in the log (compacted meanwhile) are settled."""
-        first = max(reading.first, self.start_offset)
-        for base, last in (*reading.batches, (reading.last + 1, reading.last + 1)):
-            if first >= self.end_offset:
-                return
-            self._lose(first, min(base - 1, reading.last))
-            first = max(first, last + 1)
+        gap_first = max(reading.first, self.start_offset)
+        if gap_first >= self.end_offset:
+            return
+        for base, last in _stretches(reading, gap_first):
+            self._lose(gap_first, base - 1)
+            gap_first = last + 1
+        self._lose(gap_first, reading.last)
 
     def _lose(self, first: int, last: int) -> None:
         found = [run for run in self._runs.between(first, last) if run[2].state is State.AVAILABLE]
@@ -142,18 +144,14 @@ class DeliveryWindow:
             return acquired
         held = Status(State.ACQUIRED, 1, consumer, deadline_ms)
         left = min(records_max, self.limits.in_flight_max - self.in_flight)
-        for base, last in reading.batches:
-            last = min(last, reading.last)
-            if last < self.end_offset:
-                continue
+        for base, last in _stretches(reading, self.end_offset):
             if left <= 0:
                 return acquired
             self._append_gap(base - 1)
-            first = self.end_offset
-            taken_last = min(last, first + left - 1)
-            left -= taken_last - first + 1
+            taken_last = min(last, base + left - 1)
+            left -= taken_last - base + 1
             self._append(taken_last, held)
-            acquired.append(Acquired(first, taken_last, 1))
+            acquired.append(Acquired(base, taken_last, 1))
             if taken_last < last:
                 return acquired
         self._append_gap(reading.last)
@@ -397,6 +395,22 @@ class DeliveryWindow:
                 self._runs.rewrite(first, known_last, _always(status))
             if last >= self.end_offset:
                 self._runs.append(last, status)
+
+
+def _stretches(reading: Reading, first: int) -> list[tuple[int, int]]:
+    """Where messages are in [first, reading.last]: batches that follow each other are one stretch."""
+    stretches: list[tuple[int, int]] = []
+    begun = reached = NOWHERE
+    for base, last in reading.batches:
+        if last >= first:
+            if base != reached + 1:
+                if reached != NOWHERE:
+                    stretches.append((begun, reached))
+                begun = base if base > first else first
+            reached = last
+    if reached != NOWHERE and begun <= reading.last:
+        stretches.append((begun, min(reached, reading.last)))
+    return stretches
 
 
 def _always(status: Status) -> Callable[[Status], Status]:
