@@ -151,7 +151,7 @@ def array(
 
 
 def struct(of: type[Message], *, since: int = 0, nullable: int | None = None, tag: int | None = None) -> Any:
-    """A structure that may be None: one that is nullable, or tagged and then sent only when it is there."""
+    """A structure in its place; None if it is nullable, or tagged and then sent only when it is there."""
     return Field(Kind.STRUCT, None, since, NEVER, nullable, tag, of)
 
 

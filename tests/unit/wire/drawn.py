@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import braidmq.wire.messages  # noqa: F401 — enters every message into the two tables
 from braidmq.wire.api import REQUESTS, RESPONSES
 from braidmq.wire.errors import ErrorCode
-from braidmq.wire.schema import Field, Kind, Message
+from braidmq.wire.schema import NEVER, Field, Kind, Message
 
 CLASSES = [*REQUESTS.values(), *RESPONSES.values()]
 CLASS_VERSIONS = [
@@ -93,14 +93,17 @@ def _other_than_default(field: Field) -> Any:
 
 @functools.cache
 def _values(field: Field) -> st.SearchStrategy[Any]:
-    if field.name == "error_code":
+    if field.name.endswith("error_code"):
         return st.sampled_from([int(code) for code in ErrorCode])
+    if field.name == "transaction_start_time_ms":
+        return st.integers(0, MOMENT_MS_MAX)
     if field.name in ("log_append_time_ms", "retention_time_ms"):
         return st.just(-1) | st.integers(0, MOMENT_MS_MAX)
     if field.kind is Kind.STRUCT:
         assert isinstance(field.element, type)
         # A tagged structure that holds nothing but defaults is not sent, so it would come back as None.
-        return st.none() | messages(field.element).filter(lambda value: value != type(value)())
+        present = messages(field.element).filter(lambda value: value != type(value)())
+        return st.none() | present if field.tag is not None or field.nullable_from <= NEVER else present
     values = _array(field) if field.kind is Kind.ARRAY else _plain(field.kind)
     return st.none() | values if field.default is None else values
 
