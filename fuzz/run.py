@@ -25,10 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fuzz.mutate import mutated, reframed  # noqa: E402
-from fuzz.seeds import CORPUS, write  # noqa: E402
-
+# Nothing of Braid is imported up here: atheris must see its first import, to instrument what it guides by.
 TARGETS = ("batches", "messages", "frames")
+CORPUS = ROOT / "fuzz" / "corpus"
 FINDINGS = ROOT / "fuzz" / "findings"
 LEARNED = ROOT / "build" / "fuzz"
 GROWTH_MIB_MAX = 96
@@ -100,6 +99,8 @@ def run_random(target: str, seconds: float, seed: int) -> int:
 
 def _maker(target: str, chance: random.Random) -> Callable[[], bytes]:
     """What makes the next input: damage for all, and for frames also well-formed, strange requests."""
+    from fuzz.mutate import mutated, reframed
+
     seeds = list(corpus(target).values())
     if target != "frames":
         return lambda: mutated(chance, seeds)
@@ -159,6 +160,8 @@ def main() -> int:
     logging.getLogger("braid").setLevel(logging.ERROR)
     logging.getLogger("braid").propagate = False
     if options.write_seeds:
+        from fuzz.seeds import write
+
         print(f"{write()} seeds written")
         return 0
     if options.inputs:
