@@ -71,6 +71,10 @@ class OffsetTable:
         """Whether the group has to be kept for the sake of its offsets."""
         return bool(self._committed or self._undecided)
 
+    def has_more_than(self, places: list[Place]) -> bool:
+        """Whether anything is left without these places, which are some of its own."""
+        return len(self._committed) > len(places) or bool(self._undecided)
+
     def commit(self, topic: str, partition: int, committed: Committed) -> None:
         self._committed[topic, partition] = committed
 

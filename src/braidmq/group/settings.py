@@ -15,6 +15,8 @@ class GroupSettings:
     group_max_session_timeout_ms: int = 30 * MS_PER_MINUTE
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 100_000
+    groups_max: int = 100_000
+    """Groups kept at once, empty ones included; the one limit here that Kafka does not have."""
     new_member_join_timeout_ms: int = 5 * MS_PER_MINUTE
     """How long a JoinGroup of a newcomer may wait. A newcomer cannot send heartbeats, so this is what ends
     the ghosts of clients that gave up on a long rebalance and tried again."""

@@ -1,0 +1,203 @@
+"""All groups of a broker together: missing ones, limits, one timer, expiry, deleting and loading."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced
+from braidmq.group.groups import Groups
+from braidmq.group.offsets import Committed
+from braidmq.group.records import StoredOffset, group_record, offset_record, parse
+from braidmq.group.settings import GroupSettings
+from braidmq.wire.errors import ApiError, ErrorCode
+from scenarios.story import subscription
+
+WEEK_MS = 7 * 86_400_000
+
+
+def new_groups(**settings: int) -> Groups:
+    ids = count(1)
+    return Groups(GroupSettings(**settings), lambda: str(next(ids)))
+
+
+def join(member_id: str = "", protocol_type: str = "consumer") -> Join:
+    protocols = (Protocol("range", subscription(["orders"])),)
+    return Join(member_id, "c", "/h", 10_000, 60_000, protocol_type, protocols, version=3)
+
+
+def joined(effects: list[Effect]) -> Joined:
+    (reply,) = effects
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.answer, Joined)
+    return reply.answer
+
+
+def stable(groups: Groups, group_id: str, now_ms: int = 0, protocol_type: str = "consumer") -> str:
+    """A group of one member with an assignment; returns the member's id."""
+    assert groups.join(group_id, join(protocol_type=protocol_type), "token", now_ms) == []
+    (outcome,) = groups.tick(now_ms + 3_000)
+    answer = joined(outcome.effects)
+    sync = Sync(answer.member_id, answer.generation, ((answer.member_id, b"all"),))
+    store, reply = groups.sync(group_id, sync, "token", now_ms + 3_000)
+    assert isinstance(store, Store)
+    assert isinstance(reply, Reply)
+    return answer.member_id
+
+
+def test_requests_to_a_group_that_does_not_exist_get_the_codes_of_kafka() -> None:
+    """C4: only a newcomer's JoinGroup, or a commit without a generation, makes a group."""
+    groups = new_groups()
+    assert joined(groups.join("g", join("me"), 1, 0)).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.sync("g", Sync("me", 1), 1, 0) == [Reply(1, Synced(ErrorCode.UNKNOWN_MEMBER_ID))]
+    assert groups.heartbeat("g", "me", None, 1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.leave("g", [Leaver("me")], 0) == (ErrorCode.UNKNOWN_MEMBER_ID, [], [])
+    assert groups.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.describe("g") is None
+    with pytest.raises(ApiError) as refused:
+        groups.check_commit("g", "me", None, 1, 0)
+    assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
+    with pytest.raises(ApiError) as refused:
+        groups.check_offset_delete("g")
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert len(groups) == 0
+
+
+def test_a_group_needs_an_id() -> None:
+    """C4: an empty group id is refused with its own code."""
+    groups = new_groups()
+    assert joined(groups.join("", join(), 1, 0)).code is ErrorCode.INVALID_GROUP_ID
+    assert groups.heartbeat("", "me", None, 1, 0) is ErrorCode.INVALID_GROUP_ID
+    assert groups.delete("") is ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_flood_of_groups_is_stopped() -> None:
+    """C4: by join and by commit; those that are there go on."""
+    groups = new_groups(groups_max=2)
+    groups.join("a", join(), 1, 0)
+    groups.check_commit("b", "", None, -1, 0)
+    assert joined(groups.join("c", join(), 1, 0)).code is ErrorCode.POLICY_VIOLATION
+    with pytest.raises(ApiError) as refused:
+        groups.check_commit("d", "", None, -1, 0)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    groups.check_commit("b", "", None, -1, 0)
+    assert len(groups) == 2
+
+
+def test_a_full_group_refuses_newcomers_and_keeps_its_members() -> None:
+    """C4: GROUP_MAX_SIZE_REACHED."""
+    groups = new_groups(group_max_size=1)
+    member_id = stable(groups, "g")
+    assert joined(groups.join("g", join(), 1, 4_000)).code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert groups.heartbeat("g", member_id, None, 1, 4_000) is ErrorCode.NONE
+
+
+def test_one_timer_serves_all_groups() -> None:
+    """C4: each group acts when it is due, and only then."""
+    groups = new_groups()
+    for number in range(5):
+        groups.join(f"g{number}", join(), number, number * 100)
+    assert groups.next_deadline() == 3_000
+    assert groups.tick(2_999) == []
+    assert [outcome.group_id for outcome in groups.tick(3_100)] == ["g0", "g1"]
+    assert groups.next_deadline() == 3_200
+    assert [outcome.group_id for outcome in groups.tick(10_000)] == ["g2", "g3", "g4"]
+
+
+def test_a_heartbeat_prolongs_a_session_without_a_new_timer() -> None:
+    """C4: the timer fires in vain once, and is set anew for the real end."""
+    groups = new_groups()
+    member_id = stable(groups, "g")
+    assert groups.heartbeat("g", member_id, None, 1, 9_000) is ErrorCode.NONE
+    assert groups.tick(13_000) == []
+    assert groups.next_deadline() == 19_000
+    (outcome,) = groups.tick(19_000)
+    assert isinstance(outcome.effects[0], Store)
+    assert groups.next_deadline() is None
+
+
+def test_only_empty_groups_are_deleted() -> None:
+    """C4: NON_EMPTY_GROUP while anybody is in it; its offsets go with it."""
+    groups = new_groups()
+    member_id = stable(groups, "g")
+    groups.offsets_to_change("g", 0).commit("orders", 0, Committed(1, -1, "", 0))
+    assert groups.delete("g") is ErrorCode.NON_EMPTY_GROUP
+    groups.leave("g", [Leaver(member_id)], 4_000)
+    assert groups.delete("g") is ErrorCode.NONE
+    assert groups.offsets("g").find("orders", 0) is None
+    assert groups.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.tick(1_000_000) == []
+
+
+def test_offsets_that_members_use_are_not_deleted() -> None:
+    """C6: OffsetDelete spares subscribed topics, and other protocols' groups while they have members."""
+    groups = new_groups()
+    stable(groups, "g")
+    assert groups.check_offset_delete("g") == {"orders"}
+    stable(groups, "workers", protocol_type="connect")
+    with pytest.raises(ApiError) as refused:
+        groups.check_offset_delete("workers")
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    groups.check_commit("simple", "", None, -1, 0)
+    assert groups.check_offset_delete("simple") == frozenset()
+
+
+def test_offsets_of_an_idle_group_expire_and_the_group_with_them() -> None:
+    """C6: not while it has members, not before its time."""
+    groups = new_groups()
+    member_id = stable(groups, "g")
+    groups.offsets_to_change("g", 0).commit("orders", 0, Committed(1, -1, "", 0))
+    assert groups.expired(WEEK_MS, WEEK_MS) == []
+    groups.leave("g", [Leaver(member_id)], 10_000)
+    assert groups.expired(WEEK_MS, WEEK_MS) == []
+    (expired,) = groups.expired(WEEK_MS + 10_000, WEEK_MS + 10_000)
+    assert expired == ("g", [("orders", 0)], True)
+    groups.forget(expired)
+    assert len(groups) == 0
+
+
+def test_a_group_that_came_to_life_while_it_was_being_forgotten_stays() -> None:
+    """C6: tombstones take a moment to be written."""
+    groups = new_groups()
+    groups.check_commit("g", "", None, -1, 0)
+    (expired,) = groups.expired(0, 0)
+    groups.join("g", join(), 1, 0)
+    groups.forget(expired)
+    assert groups.find("g") is not None
+
+
+def test_what_was_stored_is_loaded() -> None:
+    """C6: groups with their members and generation, offsets, tombstones; members have a session to return."""
+    before = new_groups()
+    member_id = stable(before, "g")
+    group = before.find("g")
+    assert group is not None
+    commits = [
+        offset_record("g", "orders", 0, Committed(5, -1, "", 7)),
+        offset_record("g", "orders", 1, Committed(6, -1, "", 7)),
+        offset_record("gone", "orders", 0, Committed(1, -1, "", 7)),
+        offset_record("g", "orders", 0, Committed(8, -1, "", 9)),
+        offset_record("gone", "orders", 0, None),
+        group_record(group.snapshot(), 100),
+        offset_record("simple", "orders", 0, Committed(2, -1, "", 7)),
+    ]
+    stored = [one for one in (parse(*record) for record in commits) if one is not None]
+    assert any(isinstance(one, StoredOffset) for one in stored)
+    groups = new_groups()
+    groups.load(stored, now_ms=50_000, wall_ms=1_000)
+    assert {group.group_id for group in groups} == {"g", "simple"}
+    assert groups.offsets("g").find("orders", 0) == Committed(8, -1, "", 9)
+    assert groups.describe("g") == before.describe("g")
+    assert groups.heartbeat("g", member_id, None, 1, 55_000) is ErrorCode.NONE
+    assert groups.tick(64_000) == []
+    assert groups.tick(65_000) != []
+
+
+def test_a_store_that_failed_makes_the_members_gather_again() -> None:
+    """C4: nobody goes on with an assignment that was not written down."""
+    groups = new_groups()
+    member_id = stable(groups, "g")
+    assert groups.store_failed("g", 4_000) == []
+    assert groups.heartbeat("g", member_id, None, 1, 4_100) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert joined(groups.join("g", join(member_id), 1, 4_200)).generation == 2
