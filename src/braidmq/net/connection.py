@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
+from braidmq.net.outbox import Outbox, Parts, release
 from braidmq.wire.errors import ProtocolError
 
-IOV_PARTS_MAX = 256
 RECEIVES_PER_EVENT = 4
 FRAMES_PER_TURN = 128
 QUEUED_PARTS_MAX = 1024
@@ -39,25 +37,6 @@ class Ending(Enum):
 
     ORDINARY = "ordinary"
     UNREADABLE = "unreadable"
-
-
-class HasFileno(Protocol):
-    def fileno(self) -> int: ...
-
-
-class Slice(Protocol):
-    """A range of a file on its way to a socket."""
-
-    position: int
-    size: int
-
-    @property
-    def file(self) -> HasFileno: ...
-    def release(self) -> None: ...
-
-
-Part = bytes | bytearray | memoryview | Slice
-Parts = Sequence[Part]
 
 
 class Session(Protocol):
@@ -99,7 +78,7 @@ class Pending:
         self.parts = parts
         self.done = True
         if self.abandoned:
-            _release(parts)
+            release(parts)
         elif self._connection is not None:
             self._connection.on_answered()
 
@@ -109,7 +88,7 @@ class Pending:
     def abandon(self) -> None:
         """The client is gone: whatever the answer will be, it goes nowhere."""
         self.abandoned = True
-        _release(self.parts)
+        release(self.parts)
         if self.on_abandoned is not None and not self.done:
             self.on_abandoned()
 
@@ -119,7 +98,7 @@ class Connection:
 
     __slots__ = (
         "_answers", "_buffer", "_closed", "_draining", "_filled", "_flush_due", "_half_closed", "_hint",
-        "_limits", "_loop", "_on_close", "_out", "_out_bytes", "_pool", "_reading", "_session", "_sock",
+        "_limits", "_loop", "_on_close", "_out", "_pool", "_reading", "_session", "_sock",
         "_start", "_writing", "fd", "frame_since", "last_active", "peer",
     )  # fmt: skip
 
@@ -144,9 +123,8 @@ class Connection:
         self._start = 0
         self._filled = 0
         self._hint = FIRST_BYTES
-        self._answers: deque[Pending] = deque()
-        self._out: deque[Part] = deque()
-        self._out_bytes = 0
+        self._answers: list[Pending] = []
+        self._out = Outbox(sock)
         self._reading = False
         self._writing = False
         self._closed = False
@@ -182,12 +160,15 @@ class Connection:
         buffer = self._buffer
         if buffer is None and not self._pool.may_take(self._hint, self):
             return self._receive_scarcely()
-        if buffer is None or self._filled == len(buffer):
+        if buffer is None and self._hint <= FIRST_BYTES:
+            # Requests that are small and whole, nearly all, need no buffer of their own.
+            buffer = self._pool.scratch
+        elif buffer is None or self._filled == len(buffer):
             buffer = self._find_room(buffer)
             if buffer is None:
                 return False
         try:
-            count = self._sock.recv_into(buffer[self._filled :])
+            count = self._sock.recv_into(buffer[self._filled :] if self._filled else buffer)
         except (BlockingIOError, InterruptedError):
             if self._start == self._filled:
                 self._drop_buffer()
@@ -277,7 +258,12 @@ class Connection:
         if at == filled:
             self._drop_buffer()
             self.frame_since = None
-        elif self.frame_since is None:
+            return
+        if self._buffer is None:
+            self._buffer = self._pool.take(2 * (filled - at))
+            self._buffer[: filled - at] = buffer[at:filled]
+            self._start, self._filled = 0, filled - at
+        if self.frame_since is None:
             self.frame_since = self.last_active
 
     def _accept_answer(self, answer: Parts | Pending) -> None:
@@ -289,7 +275,7 @@ class Connection:
             waiting.complete(answer)
             self._answers.append(waiting)
         else:
-            self._queue(answer)
+            self._out.put(answer)
 
     def _find_room(self, buffer: memoryview | None) -> memoryview | None:
         """A buffer with free space at its end; None, and a pause, when all connections hold too much."""
@@ -329,7 +315,7 @@ class Connection:
 
     def _over_limits(self) -> bool:
         return (
-            self._out_bytes > self._limits.send_bytes_max
+            self._out.size_bytes > self._limits.send_bytes_max
             or len(self._answers) >= self._limits.requests_max
             or len(self._out) >= QUEUED_PARTS_MAX
         )
@@ -356,7 +342,7 @@ class Connection:
     @property
     def settled(self) -> bool:
         """Nothing is owed to the client."""
-        return self._closed or not (self._answers or self._out)
+        return self._closed or not (self._answers or len(self._out))
 
     # -- answering ------------------------------------------------------------------------------
 
@@ -364,9 +350,9 @@ class Connection:
         """Queues every answer that is complete and has no earlier one before it."""
         answers = self._answers
         while answers and answers[0].done:
-            parts = answers.popleft().parts
+            parts = answers.pop(0).parts
             if parts is not None:
-                self._queue(parts)
+                self._out.put(parts)
         # One send for all answers that become ready in this turn of the loop.
         if not self._flush_due:
             self._flush_due = True
@@ -377,28 +363,20 @@ class Connection:
         if not self._writing:
             self.flush()
 
-    def _queue(self, parts: Parts) -> None:
-        for part in parts:
-            if isinstance(part, (bytes, bytearray, memoryview)):
-                if not part:
-                    continue
-                self._out_bytes += len(part)
-            self._out.append(part)
-
     def flush(self) -> None:
         """Sends until the queue is empty or the socket is full."""
         if self._closed:
             return
         try:
-            while self._out:
-                in_memory = isinstance(self._out[0], (bytes, bytearray, memoryview))
-                if self._send_bytes() if in_memory else self._send_file():
-                    if not self._writing:
-                        self._writing = True
-                        self._loop.add_writer(self.fd, self.flush)
-                    return
+            emptied = self._out.send()
         except OSError as error:
             self.close(error.strerror or str(error))
+            return
+        self.last_active = self._loop.time()
+        if not emptied:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self.fd, self.flush)
             return
         if self._writing:
             self._writing = False
@@ -428,51 +406,6 @@ class Connection:
         except Exception:
             self._fail()
 
-    def _send_bytes(self) -> bool:
-        """Sends the leading bytes parts with one sendmsg; true if the socket would block."""
-        out = self._out
-        batch: list[bytes | bytearray | memoryview] = []
-        more = 0
-        for part in out:
-            if not isinstance(part, (bytes, bytearray, memoryview)):
-                more = socket.MSG_MORE
-                break
-            batch.append(part)
-            if len(batch) == IOV_PARTS_MAX:
-                break
-        try:
-            sent = self._sock.send(batch[0], more) if len(batch) == 1 else self._sock.sendmsg(batch, (), more)
-        except (BlockingIOError, InterruptedError):
-            return True
-        self.last_active = self._loop.time()
-        self._out_bytes -= sent
-        while sent > 0:
-            size = len(batch[0])
-            if sent < size:
-                out[0] = memoryview(batch[0])[sent:]
-                return False
-            sent -= size
-            out.popleft()
-            batch.pop(0)
-        return False
-
-    def _send_file(self) -> bool:
-        part = self._out[0]
-        assert not isinstance(part, (bytes, bytearray, memoryview))
-        try:
-            sent = os.sendfile(self.fd, part.file.fileno(), part.position, part.size)
-        except (BlockingIOError, InterruptedError):
-            return True
-        if sent == 0:
-            raise ConnectionError("segment is shorter than its index says")
-        self.last_active = self._loop.time()
-        part.position += sent
-        part.size -= sent
-        if part.size == 0:
-            self._out.popleft()
-            part.release()
-        return False
-
     # -- ending ---------------------------------------------------------------------------------
 
     def _fail(self) -> None:
@@ -496,14 +429,7 @@ class Connection:
         for answer in self._answers:
             answer.abandon()
         self._answers.clear()
-        _release(self._out)
-        self._out.clear()
+        self._out.discard()
         if self._session is not None:
             self._session.on_closed()
         self._on_close(self, reason, ending)
-
-
-def _release(parts: Parts | deque[Part] | None) -> None:
-    for part in parts or ():
-        if not isinstance(part, (bytes, bytearray, memoryview)):
-            part.release()

@@ -116,6 +116,13 @@ def test_gaps_are_settled_without_anybody_and_cost_no_place() -> None:
     assert window.start_offset == 1_000_001
 
 
+def test_a_reading_from_ahead_of_the_window_hands_out_nothing() -> None:
+    """C3: what lies between is not known to be a gap."""
+    window = DeliveryWindow(0, DeliveryLimits())
+    assert window.acquire("ada", 0, 10, Reading(5, 9, ((5, 9),))) == []
+    assert (window.start_offset, window.end_offset) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "acknowledgements",
     [accept(0, 10), accept(3, 4), [*accept(0, 1), *accept(1, 2)], [*accept(0, 1), *accept(11, 11)]],

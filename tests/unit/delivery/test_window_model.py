@@ -11,7 +11,7 @@ from braidmq.delivery.status import Acknowledgement, DeliveryLimits, NotHeld, Re
 from braidmq.delivery.window import DeliveryWindow
 
 CONSUMERS = st.sampled_from(("ada", "bob", "cyd"))
-LIMITS = DeliveryLimits(in_flight_max=12, deliveries_max=3, lock_ms=100)
+LIMITS = DeliveryLimits(in_flight_max=12, deliveries_max=2, lock_ms=100)
 LOG_END = 400
 
 
@@ -145,7 +145,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.remember()
 
     def remember(self) -> None:
-        self.dead |= {at for first, last, *_ in self.window.take_archived() for at in range(first, last + 1)}
+        self.collect_dead()
         self.stored = self.model.copy(), set(self.acked), set(self.dead), set(self.excused)
 
     @rule()
@@ -174,10 +174,15 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         if hasattr(self, "window"):
-            self.dead |= {
-                at for first, last, *_ in self.window.take_archived() for at in range(first, last + 1)
-            }
+            self.collect_dead()
             assert set(range(self.window.start_offset)) <= self.acked | self.dead | self.excused
+
+    def collect_dead(self) -> None:
+        archived = self.window.take_archived()
+        dead = [offset for first, last, *_ in archived for offset in range(first, last + 1)]
+        assert sorted(dead) == sorted(self.model.dead), "the same messages are reported"
+        self.model.dead.clear()
+        self.dead |= set(dead)
 
     @invariant()
     def it_stays_small(self) -> None:

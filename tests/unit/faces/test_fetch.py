@@ -14,7 +14,8 @@ from braidmq.broker.partition import Partition
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.log.files import FileSlice
-from braidmq.net.connection import Connection, Parts, Pending
+from braidmq.net.connection import Connection, Pending
+from braidmq.net.outbox import Parts
 from braidmq.wire import header, schema
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ErrorCode

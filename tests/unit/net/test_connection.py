@@ -13,7 +13,8 @@ import pytest
 
 from braidmq.net import connection as connection_module
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
-from braidmq.net.connection import Connection, Limits, Parts, Pending
+from braidmq.net.connection import Connection, Limits, Pending
+from braidmq.net.outbox import Parts
 from braidmq.wire.errors import ProtocolError
 
 Answer = Callable[[bytes], Parts | Pending | None]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fuzz import broker, run, targets
 
+from braidmq.faces.kafka.session import KafkaSession
 from braidmq.wire import records
 from braidmq.wire.records import build_batch
 
@@ -43,9 +44,9 @@ PLANTED: dict[str, tuple[str, object, str, object]] = {
     "part of a batch": ("batches", records, "fault", lambda *_: None),
     "recompressing": ("batches", records, "recompress", lambda *_: build_batch([(None, b"", [], 0)])),
     "ProtocolError": ("messages", targets, "encode", lambda *_: b"\0"),
-    "the broker failed": ("frames", broker.KafkaSession, "on_frame", lambda *_: 1 // 0),
-    "has an answer": ("frames", broker.KafkaSession, "on_frame", lambda *_: None),
-    "begins with its header": ("frames", broker.KafkaSession, "on_frame", lambda *_: [b"\0\0\0\4abcd"]),
+    "the broker failed": ("frames", KafkaSession, "on_frame", lambda *_: 1 // 0),
+    "has an answer": ("frames", KafkaSession, "on_frame", lambda *_: None),
+    "begins with its header": ("frames", KafkaSession, "on_frame", lambda *_: [b"\0\0\0\4abcd"]),
 }
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 from braidmq.broker.partition import LEADER_EPOCH, Partition
 from braidmq.faces.kafka.fetch_sessions import NO_SESSION, Reading, Wanted
 from braidmq.log.files import FileSlice
-from braidmq.net.connection import Parts, Pending
+from braidmq.net.connection import Pending
+from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.fetch import FetchRequest, PartitionResult

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from braidmq.broker.broker import Broker
 from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topic import Topic
-from braidmq.net.connection import Parts, Pending
+from braidmq.net.connection import Pending
+from braidmq.net.outbox import Parts
 from braidmq.wire import produce as wire
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.produce import PartitionResult, ProduceRequest

@@ -12,7 +12,8 @@ from collections.abc import Awaitable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from braidmq.net.connection import Connection, Parts, Pending
+from braidmq.net.connection import Connection, Pending
+from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as fetch_wire
 from braidmq.wire import header as header_wire
 from braidmq.wire import produce as produce_wire
