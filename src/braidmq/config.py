@@ -9,9 +9,7 @@ which is the only place that decides what is valid.
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -579,6 +577,8 @@ def find(name: str, options: Iterable[Option]) -> Option:
     by_name = {option.name: option for option in options}
     if name in by_name:
         return by_name[name]
+    import difflib  # only mistakes pay for it; start-up is part of the promise
+
     close = difflib.get_close_matches(name, by_name, n=1)
     hint = f"; did you mean {close[0]}?" if close else "; `braid config` lists them all"
     raise ConfigError(f"unknown option {name}{hint}")
@@ -602,6 +602,8 @@ def gather(
 
 
 def _from_file(file: Path) -> Mapping[str, object]:
+    import tomllib
+
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -212,6 +211,8 @@ class RealDisk:
         Path(path).unlink()
 
     def remove_tree(self, path: StrPath) -> None:
+        import shutil  # loads three codecs for archives; only the deletion of a topic comes here
+
         shutil.rmtree(path)
 
     def sync_directory(self, path: StrPath) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 _RESERVED = (bytes(16), bytes(15) + b"\x01")
 
@@ -14,7 +14,7 @@ def new_uuid() -> bytes:
     option on a command line, and the first two values are reserved for "none" and the metadata topic.
     """
     while True:
-        raw = bytearray(secrets.token_bytes(16))
+        raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
         starts_with_dash = raw[0] >> 2 == 0b111110
@@ -24,4 +24,5 @@ def new_uuid() -> bytes:
 
 def random_below(limit: int) -> int:
     """A number from 0 up to, not including, `limit`."""
-    return secrets.randbelow(limit)
+    # 64 random bits over any limit used here: the bias is below one in a billion, and `secrets` need not load.
+    return int.from_bytes(os.urandom(8), "big") % limit

@@ -80,8 +80,8 @@ class KafkaSession:
     def _dispatch(
         self, verb: Verb, body: memoryview, at: int, version: int, correlation_id: int
     ) -> Parts | Pending:
-        # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it asks
-        # for the metadata of all topics.
+        # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
+        # asks for the metadata of all topics.
         request, _ = decoder(request_class(verb.api), version)(body, at)
         result = verb.handler(self._face, request, version)
         if not inspect.isawaitable(result):
