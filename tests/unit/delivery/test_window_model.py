@@ -81,6 +81,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(consumer=CONSUMERS, verdicts=st.lists(st.sampled_from(Verdict), min_size=1, max_size=12))
     def acknowledge_what_is_held(self, consumer: str, verdicts: list[Verdict]) -> None:
+        self.window.tick(self.now_ms)
         self.model.tick(self.now_ms)
         held = sorted(at for at, found in self.model.messages.items() if found.consumer == consumer)
         while held and verdicts:
