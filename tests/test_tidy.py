@@ -44,6 +44,11 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def where(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
@@ -70,11 +75,9 @@ def test_files_have_one_idea() -> None:
     most = {"src": SOURCE_LINES_MAX, "tests": TEST_LINES_MAX}
     offenders = []
     for path in python_files("src", "tests", "bench", "fuzz", "examples"):
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        if str(path.relative_to(ROOT)) in TABLES:
-            continue
-        if lines > most.get(path.relative_to(ROOT).parts[0], TEST_LINES_MAX):
-            offenders.append(f"{where(path)}: {lines} lines")
+        name = path.relative_to(ROOT)
+        if str(name) not in TABLES and len(lines(path)) > most.get(name.parts[0], TEST_LINES_MAX):
+            offenders.append(f"{where(path)}: {len(lines(path))} lines")
     assert_none(offenders)
 
 
@@ -123,10 +126,10 @@ def test_nothing_is_left_unfinished_or_tied_to_a_place(pattern: re.Pattern[str],
         if path.suffix in (".svg", ".png", ".bin") or path.name == "LICENSE":
             continue
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            text = lines(path)
         except UnicodeDecodeError:
             continue
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(text, 1):
             if found := pattern.search(line):
                 offenders.append(f"{path.relative_to(ROOT)}:{number}: {found[0]!r} {why}")
     assert_none(offenders)
@@ -168,30 +171,18 @@ def test_every_feature_that_works_has_a_test() -> None:
 
 def test_every_test_can_fail() -> None:
     """A test without an assertion proves nothing."""
-    proving = {
-        function.name for path in python_files("tests") for function in functions(path) if proves(function)
-    }
-    while True:
-        callers = {
-            function.name
-            for path in python_files("tests")
-            for function in functions(path)
-            if calls(function) & proving
-        }
-        if callers <= proving:
-            break
+    written = [(path, function) for path in python_files("tests") for function in functions(path)]
+    proving = {function.name for path, function in written if PROVES.search(body(path, function))}
+    calling = [(function.name, calls(function)) for _, function in written]
+    while callers := {name for name, called in calling if called & proving} - proving:
         proving |= callers
     assert_none(
-        [
-            f"{where(path, function)}: {function.name}"
-            for path, function in all_tests()
-            if function.name not in proving
-        ]
+        [f"{where(path, test)}: {test.name}" for path, test in all_tests() if test.name not in proving]
     )
 
 
-def proves(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return PROVES.search("\n".join(map(ast.unparse, function.body))) is not None
+def body(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return "\n".join(lines(path)[function.lineno : function.end_lineno])
 
 
 def calls(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
