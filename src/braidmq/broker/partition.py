@@ -20,6 +20,7 @@ from braidmq.log.log import Appended, FlushJob, Log
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import (
+    TRANSACTIONAL,
     BatchHeader,
     check_produced,
     parse_header,
@@ -127,6 +128,8 @@ class Partition:
         """Checks and appends one batch; the result, and the offset that must be durable for acks=all."""
         config = self._config
         header = check_produced(batch, config.max_message_bytes)
+        if header.attributes & TRANSACTIONAL:
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, f"{self}: no transaction is open for this batch")
         if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
             now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
         ):

@@ -24,5 +24,5 @@ def new_uuid() -> bytes:
 
 def random_below(limit: int) -> int:
     """A number from 0 up to, not including, `limit`."""
-    # 64 random bits over any limit used here: the bias is below one in a billion, and `secrets` need not load.
+    # 64 random bits over any limit used here: the bias is below one in a billion, without loading `secrets`.
     return int.from_bytes(os.urandom(8), "big") % limit

@@ -15,11 +15,16 @@ from braidmq.broker.topic import Topic
 from braidmq.net.connection import Pending
 from braidmq.net.outbox import Parts
 from braidmq.wire import produce as wire
+from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.produce import PartitionResult, ProduceRequest
 
 _OK = int(ErrorCode.NONE)
 _ACKS_ALL = -1
+# KIP-110: a client of an older version could not read back what it asks to store.
+_ZSTD_FROM = 7
+_CODEC_AT = 22
+_CODEC_MASK = 0x07
 
 
 class _Wait(NamedTuple):
@@ -31,6 +36,15 @@ class _Wait(NamedTuple):
     at: int
 
 
+class _Asked(NamedTuple):
+    """What holds for every partition of a request."""
+
+    acks: int
+    version: int
+    now_ms: int
+    waits: list[_Wait]
+
+
 class ProduceHandler:
     """Serves Produce for all connections."""
 
@@ -40,10 +54,8 @@ class ProduceHandler:
         self._wall_ms = broker.clock.wall_ms
 
     def handle(self, request: ProduceRequest, version: int, correlation_id: int) -> Parts | Pending | None:
-        acks = request.acks
         refusal = self._refusal(request)
-        now_ms = self._wall_ms()
-        waits: list[_Wait] = []
+        asked = _Asked(request.acks, version, self._wall_ms(), [])
         answer: list[tuple[str | None, bytes | None, list[PartitionResult]]] = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
@@ -53,39 +65,14 @@ class ProduceHandler:
                 error = refusal or missing
                 if error is not None:
                     results.append(_refused(index, error))
-                    continue
-                assert topic is not None
-                self._append(topic, index, records, now_ms, acks, results, waits)
-        if acks == 0:
+                else:
+                    assert topic is not None
+                    results.append(_append(topic, index, records, asked, results))
+        if request.acks == 0:
             return None
-        if not waits:
+        if not asked.waits:
             return [wire.encode_response(version, correlation_id, answer)]
-        return _WaitingProduce(waits, answer, version, correlation_id).pending
-
-    def _append(
-        self, topic: Topic, index: int, records: bytes | memoryview | None, now_ms: int, acks: int,
-        results: list[PartitionResult], waits: list[_Wait],
-    ) -> None:  # fmt: skip
-        try:
-            if not 0 <= index < len(topic.partitions):
-                raise ApiError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {topic.name!r} has {len(topic.partitions)} partitions, {index} is not one",
-                )
-            if records is None:
-                raise ApiError(ErrorCode.INVALID_RECORD, f"no records were sent for {topic.name}-{index}")
-            partition = topic.partitions[index]
-            appended, end = partition.append(memoryview(records), now_ms)
-        except ApiError as error:
-            results.append(_refused(index, error))
-            return
-        if acks == _ACKS_ALL and partition.syncs and partition.log.durable_offset < end:
-            waits.append(_Wait(partition, end, results, len(results)))
-        results.append(
-            PartitionResult(
-                index, _OK, appended.base_offset, appended.append_time_ms, partition.log.start_offset, None
-            )
-        )
+        return _WaitingProduce(asked.waits, answer, version, correlation_id).pending
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
@@ -113,6 +100,46 @@ class ProduceHandler:
         return None, ApiError(
             code, f"there is no topic {(name or '')[:60]!r} here; create it, or refresh the metadata"
         )
+
+
+def _append(
+    topic: Topic,
+    index: int,
+    records: bytes | memoryview | None,
+    asked: _Asked,
+    results: list[PartitionResult],
+) -> PartitionResult:
+    """Appends to one partition; `results` is where the caller puts what this returns."""
+    try:
+        partition = _partition(topic, index)
+        appended, end = partition.append(_batch(partition, records, asked.version), asked.now_ms)
+    except ApiError as error:
+        return _refused(index, error)
+    log = partition.log
+    if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
+        asked.waits.append(_Wait(partition, end, results, len(results)))
+    return PartitionResult(index, _OK, appended.base_offset, appended.append_time_ms, log.start_offset, None)
+
+
+def _partition(topic: Topic, index: int) -> Partition:
+    if not 0 <= index < len(topic.partitions):
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions, {index} is not one",
+        )
+    return topic.partitions[index]
+
+
+def _batch(partition: Partition, records: bytes | memoryview | None, version: int) -> memoryview:
+    if records is None:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"no records were sent for {partition}")
+    batch = memoryview(records)
+    if version < _ZSTD_FROM and len(batch) > _CODEC_AT and batch[_CODEC_AT] & _CODEC_MASK == Codec.ZSTD:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce v{_ZSTD_FROM}, this is v{version}; use a newer client or another codec",
+        )
+    return batch
 
 
 class _WaitingProduce:
