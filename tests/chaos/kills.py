@@ -27,6 +27,7 @@ TOPIC = "chaos"
 BROKER_OPTIONS = {"log_checkpoint_interval_ms": 300, "flush": "sync"}
 TOPIC_OPTIONS = {"segment.bytes": str(4 << 20)}
 KILL_WITHIN_RECOVERY = 0.2
+STOP_CLEANLY = 0.1
 READ_AGAIN_EVERY = 5
 
 
@@ -47,11 +48,12 @@ class Progress:
     kills: int
     history: History
     elapsed_s: float
+    what: str = "kills"
 
     def __str__(self) -> str:
         history = self.history
         return (
-            f"kills {self.kills:,}  acked {history.acked_count:,}  polled {history.polled_count:,}  "
+            f"{self.what} {self.kills:,}  acked {history.acked_count:,}  polled {history.polled_count:,}  "
             f"verified {history.read_count:,}  violations {sum(history.counts.values()):,}  "
             f"{self.elapsed_s:,.0f} s"
         )
@@ -63,7 +65,7 @@ def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Prog
     journal = Journal()
     began = time.monotonic()
     with broker(**BROKER_OPTIONS) as server:
-        _create_topic(server.bootstrap, plan.partitions)
+        create_topic(server.bootstrap, plan.partitions, TOPIC_OPTIONS)
         senders = [
             Sender(journal, server.bootstrap, TOPIC, plan.partitions, number)
             for number in range(plan.senders)
@@ -74,32 +76,31 @@ def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Prog
             while progress.kills < plan.kills and not journal.stop.is_set():
                 if plan.seconds is not None and time.monotonic() - began > plan.seconds:
                     break
-                _let_work(journal, chance, plan.load_s_max)
+                let_work(journal, chance, plan.load_s_max)
                 progress.kills += _kill_and_restart(server, chance)
                 progress.elapsed_s = time.monotonic() - began
                 if progress.kills % READ_AGAIN_EVERY == 0:
                     _read_somewhere_again(journal, server.bootstrap, chance, plan.partitions, progress.kills)
                 report(progress)
-        finally:
+        except BaseException:
             journal.stop.set()
-            for worker in [*senders, *followers]:
-                worker.finish()
-        journal.check()
+            raise
+        journal.finish([*senders, *followers])
         read_everything(journal, server.bootstrap, TOPIC, plan.partitions)
     journal.history.conclude()
     progress.elapsed_s = time.monotonic() - began
     report(progress)
-    _judge(plan, journal.history)
+    judge(plan, journal.history)
     return progress
 
 
-def _create_topic(bootstrap: str, partitions: int) -> None:
+def create_topic(bootstrap: str, partitions: int, options: dict[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    new = NewTopic(TOPIC, partitions, 1, config=TOPIC_OPTIONS)
+    new = NewTopic(TOPIC, partitions, 1, config=options)
     admin.create_topics([new])[TOPIC].result(WAIT_S)
 
 
-def _let_work(journal: Journal, chance: random.Random, seconds_max: float) -> None:
+def let_work(journal: Journal, chance: random.Random, seconds_max: float) -> None:
     """Waits until something new is acked, so that each life of the broker did work, and then a little."""
     before, deadline = journal.history.acked_count, time.monotonic() + WAIT_S
     while journal.history.acked_count == before:
@@ -111,7 +112,12 @@ def _let_work(journal: Journal, chance: random.Random, seconds_max: float) -> No
 
 
 def _kill_and_restart(server: BrokerProcess, chance: random.Random) -> int:
-    """One kill, or two when the second hits the broker that is recovering; the number of kills."""
+    """One kill, or two when the second hits the broker that is recovering; now and then a clean stop first.
+
+    Returns the number of kills.
+    """
+    if chance.random() < STOP_CLEANLY:
+        server.restart()
     server.kill()
     kills = 1
     if chance.random() < KILL_WITHIN_RECOVERY:
@@ -145,7 +151,7 @@ def _read_somewhere_again(
         read_again(journal, bootstrap, home, 2_000, f"reader after kill {kill}")
 
 
-def _judge(plan: Plan, history: History) -> None:
+def judge(plan: Plan, history: History) -> None:
     if history.findings:
         counts = ", ".join(f"{count} {violation}" for violation, count in history.counts.items())
         lines = "\n".join(str(finding) for finding in history.findings[:20])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from tests.history.checker import History
@@ -41,6 +41,10 @@ def name_of(value: bytes) -> tuple[int, int]:
     return sender, number
 
 
+class Worker(Protocol):
+    def finish(self) -> None: ...
+
+
 class Journal:
     """The history behind a lock, for the threads of a run; a failure in any thread is kept for the others."""
 
@@ -67,6 +71,14 @@ class Journal:
     def check(self) -> None:
         if self.failure is not None:
             raise self.failure
+
+    def finish(self, workers: Sequence[Worker]) -> None:
+        """Ends the load; the first failure of a worker is told before what follows from it."""
+        self.stop.set()
+        self.check()
+        for worker in workers:
+            worker.finish()
+        self.check()
 
 
 class Sender:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.chaos import load
+from tests.chaos import load, recovery
 from tests.chaos.kills import Plan, run
 
 
@@ -16,6 +16,11 @@ def test_nothing_acked_is_lost_doubled_or_changed_by_kill_9_under_load() -> None
     done = run(plan)
     assert done.kills >= 6, f"seed {plan.seed}"
     assert done.history.read_count >= done.history.acked_count > 0, f"seed {plan.seed}"
+
+
+def test_a_log_of_many_batches_comes_back_whole_after_kill_9() -> None:
+    """L6: the script measures 10 GB; here a small one, to know that the measurement is true."""
+    assert recovery.measure(0.05).log_bytes == 50_000_000
 
 
 def test_a_changed_byte_in_a_record_is_noticed() -> None:

@@ -137,6 +137,24 @@ def test_a_bad_option_is_refused_with_a_text(
     assert calls.metadata_code(connection, topic, create=False) == UNKNOWN_TOPIC
 
 
+@pytest.mark.parametrize("resource_type", [0, 2, 4, 8, 127, -1])
+@pytest.mark.parametrize("option", ["log.dirs", "num.partitions", "net.frame.bytes.max", "listeners"])
+def test_no_client_changes_the_broker_itself(connection: Connection, resource_type: int, option: str) -> None:
+    """W5: only a topic's options can be set from outside; no paths, no commands (CVE-2023-33246)."""
+    for name in ("1", ""):
+        pieces = {
+            raw.ALTER_CONFIGS: array(string(option) + string("/etc")),
+            raw.INCREMENTAL_ALTER_CONFIGS: array(string(option) + i8(0) + string("/etc")),
+        }
+        for api, entries in pieces.items():
+            body = array(i8(resource_type) + string(name) + entries) + i8(0)
+            answer = connection.call(api, 0, body)
+            answer.i32()
+            assert answer.i32() == 1
+            assert answer.i16() != 0
+            assert answer.string()
+
+
 @pytest.mark.parametrize("acks", [2, -2, 32_767, -32_768])
 def test_acks_that_do_not_exist_are_refused(connection: Connection, topic: str, acks: int) -> None:
     """P4: INVALID_REQUIRED_ACKS, and nothing is written."""

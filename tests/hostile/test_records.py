@@ -18,6 +18,7 @@ from tests.hostile.raw import Connection, framed, request, varint
 CORRUPT_MESSAGE, INVALID_TIMESTAMP, INVALID_RECORD, MESSAGE_TOO_LARGE = 2, 32, 87, 10
 OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH, UNSUPPORTED_FOR_FORMAT = 45, 47, 43
 HOUR_MS = 3_600_000
+MAX_TIMESTAMP = -3
 
 on_braid_only = pytest.mark.skipif(FOREIGN_SERVER in os.environ, reason="a limit that only Braid has")
 
@@ -196,6 +197,21 @@ def test_a_decompression_bomb_is_not_inflated(connection: Connection, opened_top
 
 
 @on_braid_only
+@pytest.mark.parametrize("codec", [batches.GZIP, batches.SNAPPY, batches.LZ4, batches.ZSTD])
+def test_a_bomb_that_was_stored_unopened_does_not_go_off_in_a_search_by_time(
+    connection: Connection, new_name: Callable[[], str], codec: int
+) -> None:
+    """W5 C7: a topic that keeps the producer's codec is opened only to find a time, within the same cap."""
+    topic = new_name()
+    assert calls.create_topic(connection, topic, config={"max.message.bytes": str(6 * MEBIBYTE)})[0] == 0
+    assert calls.produce(connection, topic, bomb(codec)).code == 0
+    for stamp_ms in (1, batches.now_ms() - HOUR_MS, MAX_TIMESTAMP):
+        code, offset = calls.list_offset(connection, topic, stamp_ms)
+        assert offset == 0 if code == 0 else code in (CORRUPT_MESSAGE, MESSAGE_TOO_LARGE)
+    assert calls.fetch(connection, topic, 0).code == 0
+
+
+@on_braid_only
 def test_many_bombs_at_once_take_no_more_memory_than_one(
     bootstrap: str, connection: Connection, opened_topic: str
 ) -> None:
@@ -224,6 +240,20 @@ def test_compressed_junk_harms_nobody(
     assert calls.create_topic(connection, topic, config={"compression.type": "uncompressed"})[0] == 0
     code = calls.produce(connection, topic, batches.batch(junk, attributes=codec)).code
     assert code in (INVALID_RECORD, CORRUPT_MESSAGE)
+
+
+@pytest.mark.parametrize("codec", [0, batches.GZIP, batches.SNAPPY, batches.LZ4, batches.ZSTD])
+def test_junk_that_was_stored_unopened_harms_nobody_in_a_search_by_time(
+    connection: Connection, topic: str, codec: int
+) -> None:
+    """W5 C7: an error or the batch's own offset."""
+    stored = calls.produce(connection, topic, batches.batch(b"\xff" * 50, attributes=codec))
+    if stored.code != 0:
+        assert stored.code in (INVALID_RECORD, CORRUPT_MESSAGE) or FOREIGN_SERVER in os.environ
+        return
+    for stamp_ms in (1, batches.now_ms() - HOUR_MS, MAX_TIMESTAMP):
+        code, offset = calls.list_offset(connection, topic, stamp_ms)
+        assert code != 0 or offset in (0, -1)
 
 
 @pytest.mark.parametrize(
