@@ -1,7 +1,7 @@
 """How long a broker takes to come back with a large log after kill -9: only the tail may be checked.
 
-Batches of a megabyte are pipelined into a few partitions until the log has the wanted size; then the broker is
-killed and the time to its `ready` line, and to the first answered fetch of the newest record, is taken.
+Batches of a megabyte are pipelined into a few partitions until the log has the wanted size; then the broker
+is killed and the time to its `ready` line, and to the first answered fetch of the newest record, is taken.
 """
 
 from __future__ import annotations
