@@ -28,7 +28,7 @@ DAY_MS = 86_400_000
 
 def small_config(**overrides: str) -> TopicConfig:
     """Segments of a few batches, an index entry for nearly every batch."""
-    options = {"segment.bytes": "1024", "index.interval.bytes": "64", "retention.bytes": "6000"}
+    options = {"segment.bytes": "1024", "index.interval.bytes": "64", "retention.bytes": "3000"}
     return configure({}).topic(options | {name.replace("_", "."): value for name, value in overrides.items()})
 
 
@@ -105,7 +105,9 @@ class Expectation:
         self._check_content(log)
         if chance.random() < 0.25:
             self._check_times(log)
-        base_offset = self._check_producer(log)
+        others_first = chance.random() < 0.5
+        end_offset = log.end_offset
+        base_offset = self._check_producer(log, others_first)
         flush(log)
         if chance.random() < 0.5:
             checkpoint(log)
@@ -114,6 +116,8 @@ class Expectation:
         assert read_batches(again, base_offset, again.end_offset) == read_batches(
             log, base_offset, log.end_offset
         )
+        if others_first:
+            self._check_lost_is_lost(again, end_offset)
         log.abandon()
         assert disk.open_files == 0, "nothing stays open"
 
@@ -132,7 +136,7 @@ class Expectation:
                 # Timestamps go up with offsets in this workload, and every batch has its own.
                 assert log.offset_for_time(header.max_timestamp) == (header.max_timestamp, header.last_offset)
 
-    def _check_producer(self, log: Log) -> int:
+    def _check_producer(self, log: Log, others_first: bool) -> int:
         """A retry of what was kept is a duplicate, of what was lost is stored; one more batch goes in."""
         # Of a log that was never synced the first segment may be lost and a later one found.
         since = 0 if self.durable_offset else log.start_offset
@@ -145,16 +149,23 @@ class Expectation:
                 "a stored retry is recognised"
             )
         end_offset = log.end_offset
-        for batch, _ in lost[:1]:
+        for batch, _ in [] if others_first else lost[:1]:
             again = bytearray(batch)
             appended = log.append(memoryview(again), parse_header(again))
             assert (appended.base_offset, appended.duplicate) == (end_offset, False), (
                 "a lost batch can be sent again"
             )
-        batch = build_batch([(b"new", b"after the crash", [], 1)])
-        appended = log.append(memoryview(batch), parse_header(batch))
-        assert appended.base_offset == parse_header(batch).base_offset, "appends go on"
+        for _ in range(20 if others_first else 1):
+            batch = build_batch([(b"new", b"after the crash", [], 1)])
+            appended = log.append(memoryview(batch), parse_header(batch))
+            assert appended.base_offset == parse_header(batch).base_offset, "appends go on"
         return end_offset
+
+    def _check_lost_is_lost(self, log: Log, end_offset: int) -> None:
+        """Records of others have taken the offsets of a lost batch; its retry must not be taken for stored."""
+        for batch, _ in [one for one in self.sent if one[1] >= end_offset][:1]:
+            again = bytearray(batch)
+            assert not log.append(memoryview(again), parse_header(again)).duplicate
 
 
 class Workload:
@@ -172,7 +183,7 @@ class Workload:
     def run(self, steps: int) -> None:
         actions = [
             (self.produce, 50), (self.produce_idempotent, 25), (self.flush, 14), (self.checkpoint, 8),
-            (self.expire, 5), (self.remove_expired, 3), (self.delete_records, 3), (self.close_and_reopen,
+            (self.expire, 8), (self.remove_expired, 3), (self.delete_records, 3), (self.close_and_reopen,
             2), (self.kill_and_reopen, 2),
         ]  # fmt: skip
         for _ in range(steps):
@@ -213,6 +224,8 @@ class Workload:
         self.expectation.start_offset_max = self.log.end_offset
         self._waiting += self.log.expire(self.clock.now_ms, by_time=True)
         self.expectation.start_offset_max = self.log.start_offset
+        if self.chance.random() < 0.5:
+            self.remove_expired()
 
     def remove_expired(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from braidmq.log.producer_state import ProducerEntry, ProducerLimits
 from braidmq.log.recovery import Recovered, Recovery, new_directory
 from braidmq.log.retention import expired_count
 from braidmq.log.segment import Segment
+from braidmq.log.swap import Swap
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -383,6 +385,33 @@ class Log:
         if len(self._segments) == 1:
             self._roll(self._clock.wall_ms())
         return self._drop_segments(min(1, len(self._segments) - 1))
+
+    def ended_segments(self, limit_offset: int) -> list[tuple[Segment, int]]:
+        """Segments before `limit_offset` and the recovery point on disk, each with the offset that follows it."""
+        written = self._checkpoint_file.written
+        if written is None or self.failed is not None:
+            return []
+        end_offset = min(written.segment_offset, limit_offset)
+        followed = zip(self._segments, self._segments[1:], strict=False)
+        return [(one, after.base_offset) for one, after in followed if after.base_offset <= end_offset]
+
+    def replace_segments(self, replaced: Sequence[Segment], swap: Swap, size_bytes: int) -> bool:
+        """Puts a compacted file in the place of segments; False if one of them is gone by now.
+
+        Slices of the old files stay readable until they are released.
+        """
+        number = self._number_of(swap.base_offset)
+        if self._segments[number : number + len(replaced)] != list(replaced):
+            return False
+        for segment in replaced:
+            segment.forget_files()
+        swap.rename()
+        compacted = Segment(self._directory, swap.base_offset, replaced[-1].created_ms)
+        compacted.found(size_bytes, trusted_from=0)
+        compacted.sealed = True
+        self._segments[number : number + len(replaced)] = [compacted]
+        self.size_bytes += size_bytes - sum(segment.size_bytes for segment in replaced)
+        return True
 
     def _drop_segments(self, count: int) -> list[Path]:
         written = self._checkpoint_file.written

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidmq.log import checkpoint as checkpoints
+from braidmq.log import swap
 from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache
@@ -69,7 +70,7 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Leaves the directory so that every byte of every segment belongs to the log and is durable."""
-        names = self._disk.listdir(self._path)
+        names = swap.recover(self._disk, self._path, self._disk.listdir(self._path))
         bases = self._tidy(names)
         self._point = checkpoints.load(self._disk, self._path)
         if self._point is not None:
@@ -93,11 +94,11 @@ class Recovery:
         deleted_to = max((_offset_of(name) for name in deleted), default=-1)
         bases = segment_offsets(names)
         kept = [base for base in bases if base > deleted_to]
-        if len(kept) < len(bases):
-            # Segments are deleted from the oldest on, so a rename that survived a crash speaks for the
-            # earlier ones too, and must not go before they are gone.
-            for base in bases[: len(bases) - len(kept)]:
-                self._unlink(segment_name(base, LOG_SUFFIX))
+        # Segments are deleted from the oldest on, so a rename that survived a crash speaks for the earlier
+        # ones too. It must not go before they are gone, nor before it is itself durable.
+        for base in bases[: len(bases) - len(kept)]:
+            self._unlink(segment_name(base, LOG_SUFFIX))
+        if deleted:
             self._disk.sync_directory(self._path)
         stems = {segment_name(base, "") for base in kept}
         for name in names:

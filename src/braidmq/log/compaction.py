@@ -1,0 +1,438 @@
+"""Compaction: of every key the newest record stays, the others go (cleanup.policy=compact).
+
+    begin (loop)   ended segments, and how much of them no round has looked at yet: worth it?
+    run (thread)   first the newest offset of every key in that part; then segments from the oldest on,
+                   rewritten with what stays, small ones together, into one file after the other
+    done (loop)    the file takes the place of its segments; readers with a slice of the old ones keep them
+
+`run` and `done` follow each other until the job has `ended`. Memory is bounded by the map of keys: when they
+do not fit, the round ends where the map was full, and the next one goes on there. Bytes are read with their
+CRCs checked, so that damage is reported and not sealed with a new CRC. How the files change places and what
+a crash leaves is told in `swap`, what happens to a batch in `cleaner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from braidmq.config import TopicConfig
+from braidmq.log.cleaner import BatchCleaner, Fate, Survey, Transactions, is_aborted, opened, without_gaps
+from braidmq.log.files import FileCache
+from braidmq.log.index import RELATIVE_OFFSET_MAX, SegmentIndex
+from braidmq.log.key_map import KeyMap
+from braidmq.log.log import Log
+from braidmq.log.scan import Damage, check_bytes, hop
+from braidmq.log.segment import LOG_SUFFIX, NO_TIMESTAMP, Segment
+from braidmq.log.swap import Swap
+from braidmq.platform.disk import Disk, DiskFile
+from braidmq.wire.errors import ApiError
+from braidmq.wire.records import BatchHeader, parse_header
+
+PROGRESS_NAME = "compacted"
+WRITE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLimits:
+    """When a log is compacted, and what that may cost."""
+
+    dirty_ratio_min: float = 0.5
+    """Share of bytes never compacted that makes a round worth it (min.cleanable.dirty.ratio)."""
+    lag_min_ms: int = 0
+    """Segments with younger records are left alone (min.compaction.lag.ms)."""
+    map_bytes_max: int = 32 * 1024 * 1024
+    """Memory for keys; a million distinct ones in a round fit the default."""
+
+
+class Source(NamedTuple):
+    """An ended segment as it was when the job began."""
+
+    segment: Segment
+    path: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class Compactor:
+    """Compacts one log, round by round; lives as long as the log does."""
+
+    __slots__ = ("_busy", "_cleaned_offset", "_disk", "_limits", "_log", "_path", "_pause", "failed")
+
+    def __init__(
+        self,
+        log: Log,
+        disk: Disk,
+        path: str,
+        limits: CompactionLimits,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        self._log = log
+        self._disk = disk
+        self._path = path
+        self._limits = limits
+        self._pause = pause or _no_pause
+        """Called by the thread after every batch, to let the loop have the interpreter."""
+        self._cleaned_offset: int | None = None
+        self._busy = False
+        self.failed: Exception | None = None
+        """Why no round begins until the log is opened again: the disk refused to finish a swap."""
+
+    @property
+    def cleaned_offset(self) -> int:
+        """Before it every record was compacted at least once."""
+        if self._cleaned_offset is None:
+            self._cleaned_offset = _read_progress(self._disk, self._path)
+        return self._cleaned_offset
+
+    def begin(self, now_ms: int, limit_offset: int, config: TopicConfig) -> CompactionJob | None:
+        """A job for what is below `limit_offset` (the last stable offset); None if it is not worth it."""
+        if self._busy or self.failed is not None:
+            return None
+        sources = [
+            Source(segment, segment.path, segment.base_offset, end_offset, segment.size_bytes)
+            for segment, end_offset in self._log.ended_segments(limit_offset)
+        ]
+        if self._limits.lag_min_ms:
+            sources = _older(sources, now_ms - self._limits.lag_min_ms)
+        dirty_bytes = sum(one.size_bytes for one in sources if one.end_offset > self.cleaned_offset)
+        if not dirty_bytes or dirty_bytes < self._limits.dirty_ratio_min * sum(
+            one.size_bytes for one in sources
+        ):
+            return None
+        self._busy = True
+        sequences = frozenset(one.batches[-1].last_offset for one in self._log.producers() if one.batches)
+        task = CompactionTask(
+            sources, self.cleaned_offset, sequences, now_ms, config,
+            KeyMap.keys_in(self._limits.map_bytes_max),
+        )  # fmt: skip
+        return CompactionJob(self._disk, self._path, task, self._pause)
+
+    def done(self, job: CompactionJob) -> None:
+        """After each `run`: swaps the file it has written, if any, and takes note of the end."""
+        if job.error is None and job.prepared is not None:
+            prepared = job.prepared
+            try:
+                job.replaced = self._log.replace_segments(
+                    prepared.segments, prepared.swap, prepared.size_bytes
+                )
+            except OSError as error:
+                job.error = error
+                self.failed = error
+        if job.error is not None:
+            job.ended = True
+            if job.replaced:
+                self.failed = job.error
+        if job.ended:
+            self._busy = False
+            if job.error is None and job.cleaned_offset is not None:
+                self._cleaned_offset = job.cleaned_offset
+
+
+def compact(
+    compactor: Compactor, now_ms: int, limit_offset: int, config: TopicConfig
+) -> CompactionJob | None:
+    """One whole round in the calling thread; None if there was nothing worth doing."""
+    job = compactor.begin(now_ms, limit_offset, config)
+    while job is not None and not job.ended:
+        try:
+            job.run()
+        finally:
+            compactor.done(job)
+    return job
+
+
+class CompactionTask(NamedTuple):
+    """What a job is to do."""
+
+    sources: list[Source]
+    first_dirty_offset: int
+    sequences: frozenset[int]
+    now_ms: int
+    config: TopicConfig
+    keys_max: int
+
+
+class Prepared(NamedTuple):
+    """A written file that waits to take the place of segments."""
+
+    swap: Swap
+    segments: list[Segment]
+    size_bytes: int
+
+
+class CompactionJob:
+    """A round over one log. `run` may happen in any thread; everything else on the log's own."""
+
+    def __init__(self, disk: Disk, path: str, task: CompactionTask, pause: Callable[[], None]) -> None:
+        self._disk = disk
+        self._path = path
+        self._task = task
+        self._pause = pause
+        self._waiting = list(task.sources)
+        self._survey: Survey | None = None
+        self._cleaner: BatchCleaner | None = None
+        self.prepared: Prepared | None = None
+        self.replaced = False
+        self.ended = False
+        self.error: Exception | None = None
+        self.cleaned_offset: int | None = None
+        """Before it everything is compacted, once the job has ended well."""
+        self.bytes_before = sum(source.size_bytes for source in task.sources)
+        self.bytes_after = 0
+
+    def run(self) -> None:
+        """Finishes the swap before and prepares the next; blocks.
+
+        OSError, or ApiError CORRUPT_MESSAGE if a batch is damaged: the job has ended, the log is as it was.
+        """
+        try:
+            self._run()
+        except (OSError, ApiError) as error:
+            self.error = error
+            raise
+
+    def _run(self) -> None:
+        if self.prepared is not None and not self._conclude(self.prepared):
+            return
+        if self._survey is None:
+            self._survey = self._look()
+            self._cleaner = BatchCleaner(
+                self._survey, self._task.now_ms, self._task.config.delete_retention_ms
+            )
+        while self._waiting and self._waiting[0].base_offset < self._survey.end_offset:
+            self.prepared = self._prepare(self._cleaner)
+            if self.prepared is not None:
+                return
+        self.bytes_after += sum(source.size_bytes for source in self._waiting)
+        self.cleaned_offset = self._survey.end_offset
+        _write_progress(self._disk, self._path, self.cleaned_offset)
+        self.ended = True
+
+    def _conclude(self, prepared: Prepared) -> bool:
+        """Brings the swap before to its end; False if its segments had gone, so that the job ends here."""
+        if not self.replaced:
+            prepared.swap.undo()
+            self.prepared = None
+            self.ended = True
+            return False
+        prepared.swap.finish([segment.base_offset for segment in prepared.segments])
+        self.prepared, self.replaced = None, False
+        return True
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def _look(self) -> Survey:
+        """Finds the newest offset of every key in the dirty part, as far as the memory for keys goes."""
+        transactions = Transactions()
+        dirty_records = batch_records_max = 0
+        for source in self._task.sources:
+            with _open(self._disk, source) as file:
+                for at, header in hop(file, 0, source.size_bytes, source.base_offset):
+                    marker = memoryview(file.read_at(header.size, at)) if header.is_control else None
+                    transactions.see(header, marker)
+                    if header.next_offset > self._task.first_dirty_offset:
+                        dirty_records += header.record_count
+                        batch_records_max = max(batch_records_max, header.record_count)
+        # One batch must fit in any case, or no round would ever get past it.
+        newest = KeyMap(max(min(self._task.keys_max, dirty_records), batch_records_max, 1))
+        end_offset = self._task.sources[-1].end_offset
+        for source in self._task.sources:
+            if source.end_offset <= self._task.first_dirty_offset:
+                continue
+            full_at = self._collect(source, newest, transactions.aborted)
+            if full_at is not None:
+                end_offset = full_at
+                break
+        return Survey(newest, end_offset, transactions.aborted, self._task.sequences)
+
+    def _collect(
+        self, source: Source, newest: KeyMap, aborted: dict[int, list[tuple[int, int]]]
+    ) -> int | None:
+        """Notes the keys of a segment; the offset of the batch at which the map was full, if it was."""
+        for header, batch in self._batches(source):
+            dirty = header.next_offset > self._task.first_dirty_offset
+            if not dirty or header.is_control or is_aborted(header, aborted):
+                continue
+            for record in opened(batch) or ():
+                if record.key is not None and not newest.put(record.key, record.offset):
+                    return header.base_offset
+        return None
+
+    def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The batches of a segment, every CRC checked, from its first offset to its last."""
+        expected = source.base_offset
+        with _open(self._disk, source) as file:
+            for _, header, batch in check_bytes(file, 0, source.size_bytes, source.base_offset):
+                yield header, batch
+                expected = header.next_offset
+                self._pause()
+            if expected != source.end_offset:
+                raise Damage(source.size_bytes, f"the segment ends before offset {source.end_offset}")
+
+    # -- rewriting ------------------------------------------------------------------------------
+
+    def _prepare(self, cleaner: BatchCleaner | None) -> Prepared | None:
+        """Writes what stays of the next segments into one file; None if all of a segment does."""
+        assert cleaner is not None, "segments are cleaned after they were surveyed"
+        first = self._waiting[0]
+        swap = Swap(self._disk, self._path, first.base_offset, first.end_offset)
+        swap.undo()
+        group: list[Source] = []
+        out = CompactedFile(
+            self._disk, swap.cleaned_stem, first.base_offset, self._task.config.index_interval_bytes
+        )
+        try:
+            changed = self._write_group(cleaner, out, group)
+            self.bytes_after += out.size_bytes
+            swap.end_offset = group[-1].end_offset
+            if not changed and len(group) == 1:
+                out.close()
+                swap.undo()
+                return None
+            out.finish()
+            swap.announce()
+        except BaseException:
+            out.close()
+            swap.undo()
+            raise
+        return Prepared(swap, [source.segment for source in group], out.size_bytes)
+
+    def _write_group(self, cleaner: BatchCleaner, out: CompactedFile, group: list[Source]) -> bool:
+        """Takes segments for one file, whether anything of them changed.
+
+        The next one is taken while the file could hold it even if all of it stays.
+        """
+        changed = False
+
+        def cleaned() -> Iterator[tuple[BatchHeader, Fate, memoryview | bytearray]]:
+            nonlocal changed
+            while self._waiting and self._fits(out, group):
+                source = self._waiting.pop(0)
+                group.append(source)
+                for header, batch in self._batches(source):
+                    fate, content = cleaner.clean(header, batch)
+                    changed |= fate is not Fate.KEPT and not _is_gap(header)
+                    yield header, fate, content
+
+        for content in without_gaps(cleaned()):
+            out.append(content)
+        return changed
+
+    def _fits(self, out: CompactedFile, group: list[Source]) -> bool:
+        if not group:
+            return True
+        following = self._waiting[0]
+        assert self._survey is not None, "segments are cleaned after they were surveyed"
+        return (
+            out.size_bytes + following.size_bytes <= self._task.config.segment_bytes
+            and following.end_offset - group[0].base_offset <= RELATIVE_OFFSET_MAX
+            and following.base_offset < self._survey.end_offset
+        )
+
+
+class CompactedFile:
+    """A segment file that is being written, with its index."""
+
+    __slots__ = (
+        "_buffer",
+        "_file",
+        "_index",
+        "_indexed_at",
+        "_interval_bytes",
+        "_last",
+        "_max_timestamp",
+        "size_bytes",
+    )
+
+    def __init__(self, disk: Disk, stem: str, base_offset: int, interval_bytes: int) -> None:
+        self._file = disk.open(stem + LOG_SUFFIX, create=True)
+        # The index is only written here, so that its cache of open files stays empty.
+        self._index = SegmentIndex(disk, FileCache(1), stem, base_offset)
+        self._interval_bytes = interval_bytes
+        self._indexed_at = 0
+        self._max_timestamp = NO_TIMESTAMP
+        self._last: tuple[int, int] | None = None
+        self._buffer = bytearray()
+        self.size_bytes = 0
+
+    def append(self, batch: memoryview | bytearray) -> None:
+        header = parse_header(batch)
+        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        self._last = header.base_offset, self.size_bytes
+        if self.size_bytes - self._indexed_at > self._interval_bytes:
+            self._add_entry()
+        self._buffer += batch
+        self.size_bytes += header.size
+        if len(self._buffer) >= WRITE_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Makes the content durable, names apart; blocks."""
+        if self._last is not None and (self._index.last is None or self._index.last.offset != self._last[0]):
+            self._add_entry()
+        self._index.write_out()
+        self._write()
+        self._file.fdatasync()
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add_entry(self) -> None:
+        assert self._last is not None, "an entry is of a batch"
+        offset, position = self._last
+        self._index.add(offset, position, self._max_timestamp)
+        self._indexed_at = position
+
+    def _write(self) -> None:
+        self._file.write(self._buffer)
+        self._buffer = bytearray()
+
+
+@contextmanager
+def _open(disk: Disk, source: Source) -> Iterator[DiskFile]:
+    """A segment's file; ApiError CORRUPT_MESSAGE if what is in it turns out to be damaged."""
+    file = disk.open(source.path)
+    try:
+        yield file
+    except Damage as damage:
+        raise source.segment.corrupt(damage) from damage
+    finally:
+        file.close()
+
+
+def _is_gap(header: BatchHeader) -> bool:
+    return header.record_count == 0 and header.producer_id < 0
+
+
+def _older(sources: list[Source], newest_ms: int) -> list[Source]:
+    """The segments before the first that holds a record younger than `newest_ms`."""
+    for number, source in enumerate(sources):
+        source.segment.load()
+        if source.segment.max_timestamp > newest_ms:
+            return sources[:number]
+    return sources
+
+
+def _no_pause() -> None:
+    return None
+
+
+def _read_progress(disk: Disk, path: str) -> int:
+    """How far earlier rounds came; 0 if that is not known, which costs a round and nothing else."""
+    try:
+        check, _, offset = disk.read_file(f"{path}/{PROGRESS_NAME}").partition(b" ")
+    except FileNotFoundError:
+        return 0
+    return int(offset) if check == b"%08x" % crc32c(offset) else 0
+
+
+def _write_progress(disk: Disk, path: str, offset: int) -> None:
+    digits = b"%d" % offset
+    disk.write_atomically(f"{path}/{PROGRESS_NAME}", b"%08x %s" % (crc32c(digits), digits))
