@@ -155,6 +155,11 @@ class Kafka(Server):
     def topic_config(self, durability: Durability) -> dict[str, str]:
         return {"flush.messages": "1"} if durability is Durability.SYNCED else {}
 
+    def wide_topic_config(self) -> dict[str, str]:
+        # Index files are mapped, 10 MB of holes each, and the first touch reads ahead: with a read-ahead of
+        # 8 MB a thousand partitions took 39 s and 16 GB of page cache for what 64 KB files do in 0.6 s.
+        return {"segment.index.bytes": "65536"}
+
     def _output(self) -> Path:
         return self.directory / "output"
 

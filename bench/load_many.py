@@ -6,7 +6,7 @@ import select
 import time
 
 from .channel import Channel
-from .load_produce import STALL_SECONDS_MAX, partition_frames
+from .load_produce import STALL_SECONDS_MAX, partition_frames, prime
 from .metric import CPU_PER_MILLION_REQUESTS, P50, P99, REQUEST_RATE, Figures, latencies
 from .server import Durability, Server
 from .topics import fresh_topic
@@ -20,6 +20,7 @@ VALUE_BYTES = 100
 def many_producers(server: Server, seconds: float, durability: Durability) -> Figures:
     """Requests per second over all producers, the latency of one, and CPU for a million requests."""
     with fresh_topic(server, PARTITIONS, durability) as topic:
+        prime(server, topic, PARTITIONS)
         frames = partition_frames(topic, VALUE_BYTES, 1, PARTITIONS, acks=-1)
         cpu_before = server.cpu_seconds()
         started = time.perf_counter()

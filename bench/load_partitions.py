@@ -25,10 +25,11 @@ def many_partitions(server: Server, partitions: int, volume: Volume) -> Figures:
     """
     topics = [f"wide{number}" for number in range(TOPICS)]
     each = partitions // TOPICS
+    config = server.topic_config(Durability.CACHED) | server.wide_topic_config()
     server.start()
     started = time.perf_counter()
     for topic in topics:
-        create(server, [topic], each, Durability.CACHED)
+        create(server, [topic], each, config)
     for topic in topics:
         wait_writable(server, topic, each)
     creation = time.perf_counter() - started

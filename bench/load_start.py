@@ -23,7 +23,7 @@ def start_to_first_ack(server: Server) -> Figures:
     """Expects a server that is stopped; leaves it stopped."""
     if not (server.directory / "has-topic").exists():
         server.start()
-        create(server, [TOPIC], 1, Durability.CACHED)
+        create(server, [TOPIC], 1, server.topic_config(Durability.CACHED))
         wait_writable(server, TOPIC, 1)
         server.stop()
         (server.directory / "has-topic").touch()

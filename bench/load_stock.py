@@ -9,6 +9,7 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from .load_produce import prime
 from .metric import BYTES_RATE, CPU_PER_GB, MESSAGE_RATE, Figures
 from .server import Durability, Server
 from .topics import fresh_topic
@@ -20,6 +21,7 @@ CONSUME_SECONDS_MAX = 120
 
 def stock_produce(server: Server, value_bytes: int, partitions: int, messages: int) -> Figures:
     with fresh_topic(server, partitions, Durability.CACHED) as topic:
+        prime(server, topic, partitions)
         cpu_before = server.cpu_seconds()
         seconds = _produce(server, topic, value_bytes, partitions, messages)
         cpu = server.cpu_seconds() - cpu_before

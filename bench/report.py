@@ -41,7 +41,9 @@ METHOD = """## How it was measured
   system time. RSS idle is taken 3 s after the first ack; RSS peak is the highest (with idle
   connections: the RSS while they are held). MB are 10^6 bytes of values.
 - Start: from the start of the process until a record sent to an existing topic is acknowledged.
-  Creation of the many partitions: until each of them has taken a record.
+  Creation of the many partitions: until each of them has taken a record. There Kafka has
+  `segment.index.bytes=65536`; with its default and a large read-ahead of the disk it falls to 1 MB/s.
+- Topics are new for each measurement, and each partition gets its first batches before the clock runs.
 """
 
 

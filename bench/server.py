@@ -47,6 +47,10 @@ class Server(ABC):
     @abstractmethod
     def topic_config(self, durability: Durability) -> dict[str, str]: ...
 
+    def wide_topic_config(self) -> dict[str, str]:
+        """What a topic of a thousand partitions needs besides."""
+        return {}
+
     def prepare(self) -> None:  # noqa: B027 - most servers need nothing
         """What has to be done once in a new directory, before the clock of a start runs."""
 

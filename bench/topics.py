@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 def fresh_topic(server: Server, partitions: int, durability: Durability) -> Iterator[str]:
     """A new topic whose partitions take writes; deleted, and the disk left to settle, at the end."""
     topic = f"load{next(_numbers):05d}"
-    create(server, [topic], partitions, durability)
+    create(server, [topic], partitions, server.topic_config(durability))
     wait_writable(server, topic, partitions)
     try:
         yield topic
@@ -34,9 +34,8 @@ def fresh_topic(server: Server, partitions: int, durability: Durability) -> Iter
         settle()
 
 
-def create(server: Server, topics: list[str], partitions: int, durability: Durability) -> None:
+def create(server: Server, topics: list[str], partitions: int, config: dict[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 3})
-    config = server.topic_config(durability)
     wanted = [NewTopic(topic, partitions, 1, config=config) for topic in topics]
     for future in admin.create_topics(wanted, operation_timeout=120, request_timeout=150).values():
         future.result()
