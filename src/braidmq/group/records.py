@@ -86,7 +86,7 @@ KeyValue = tuple[bytes, bytes | None]
 
 def offset_record(group_id: str, topic: str, partition: int, committed: Committed | None) -> KeyValue:
     """The record of a commit; without one, the tombstone."""
-    key = _versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 1)
+    key = versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 1)
     if committed is None:
         return key, None
     value = OffsetCommitValue(
@@ -96,7 +96,7 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
         commit_timestamp=committed.commit_ms,
         expire_timestamp=NO_TIME if committed.expire_ms is None else committed.expire_ms,
     )
-    return key, _versioned(value, _OFFSET_VALUE if committed.expire_ms is None else _OFFSET_VALUE_WITH_END)
+    return key, versioned(value, _OFFSET_VALUE if committed.expire_ms is None else _OFFSET_VALUE_WITH_END)
 
 
 def group_record(snapshot: GroupSnapshot, wall_ms: int) -> KeyValue:
@@ -122,17 +122,17 @@ def group_record(snapshot: GroupSnapshot, wall_ms: int) -> KeyValue:
         current_state_timestamp=wall_ms,
         members=members,
     )
-    return group_key(snapshot.group_id), _versioned(value, _GROUP_VALUE)
+    return group_key(snapshot.group_id), versioned(value, _GROUP_VALUE)
 
 
 def group_key(group_id: str) -> bytes:
     """The key of a group's record; with a null value it is the group's tombstone."""
-    return _versioned(GroupMetadataKey(group=group_id), _GROUP_KEY)
+    return versioned(GroupMetadataKey(group=group_id), _GROUP_KEY)
 
 
 def parse(key: bytes, value: bytes | None) -> StoredOffset | StoredGroup | None:
     """What a record says; None for kinds that are none of ours. ProtocolError if it cannot be read."""
-    kind, body = _split(key)
+    kind, body = split(key)
     if kind in _OFFSET_KEYS:
         place = decode(OffsetCommitKey, kind, body)
         committed = None if value is None else _committed(value)
@@ -141,14 +141,14 @@ def parse(key: bytes, value: bytes | None) -> StoredOffset | StoredGroup | None:
         group_id = decode(GroupMetadataKey, kind, body).group
         if value is None:
             return StoredGroup(group_id, None, None)
-        stored = decode(GroupMetadataValue, *_split(value))
+        stored = decode(GroupMetadataValue, *split(value))
         stored_ms = stored.current_state_timestamp
         return StoredGroup(group_id, _snapshot(group_id, stored), None if stored_ms == NO_TIME else stored_ms)
     return None
 
 
 def _committed(value: bytes) -> Committed:
-    stored = decode(OffsetCommitValue, *_split(value))
+    stored = decode(OffsetCommitValue, *split(value))
     expire_ms = stored.expire_timestamp
     return Committed(
         stored.offset,
@@ -178,11 +178,13 @@ def _snapshot(group_id: str, stored: GroupMetadataValue) -> GroupSnapshot:
     )
 
 
-def _versioned(message: Message, version: int) -> bytes:
+def versioned(message: Message, version: int) -> bytes:
+    """A key or a value as it is stored: its version, then its fields."""
     return _VERSION.pack(version) + encode(message, version)
 
 
-def _split(stored: bytes) -> tuple[int, memoryview]:
+def split(stored: bytes) -> tuple[int, memoryview]:
+    """The version of a stored key or value, and the rest."""
     if len(stored) < _VERSION.size:
         raise ProtocolError(f"a record of {OFFSETS_TOPIC} has {len(stored)} bytes where a version should be")
     return _VERSION.unpack_from(stored)[0], memoryview(stored)[_VERSION.size :]

@@ -1,0 +1,184 @@
+"""One member of a server-assigned group, and its way from what it has to what it should have.
+
+A member is told to give partitions up first, and gets new ones once their former owners have let go. Who may
+read a partition is therefore known at every moment, and is never two.
+
+    STABLE ──► has to give some up ──► UNREVOKED ──► they are no longer among what it says it owns ──┐
+       ▲                                                                                             ▼
+       └────────── all of its target is its own ◄── UNRELEASED ◄── some of it still belongs to others
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from braidmq.group.assignors import NOTHING, Partition, Partitions
+
+JOINING_EPOCH = 0
+LEAVING_EPOCH = -1
+STATIC_LEAVING_EPOCH = -2
+
+
+Subscription = tuple[frozenset[str], str]
+"""Names of topics, and a pattern that is empty where there is none."""
+
+
+class MemberState(IntEnum):
+    """Values are those Kafka writes down."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    UNRELEASED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A ConsumerGroupHeartbeat; what the member leaves out is None, or -1 for the timeout."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says everything about itself, and so wants to be told everything."""
+        subscribes = self.topics is not None or self.pattern is not None
+        complete = self.rebalance_timeout_ms >= 0 and subscribes and self.owned is not None
+        return self.member_epoch == JOINING_EPOCH or complete
+
+
+class ConsumerMember:
+    """What the group knows about one member."""
+
+    __slots__ = (
+        "assigned",
+        "assignor",
+        "client_host",
+        "client_id",
+        "deadline_ms",
+        "epoch",
+        "instance_id",
+        "member_id",
+        "pattern",
+        "previous_epoch",
+        "rack_id",
+        "rebalance_deadline_ms",
+        "rebalance_timeout_ms",
+        "revoking",
+        "state",
+        "topics",
+    )
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.epoch = JOINING_EPOCH
+        self.previous_epoch = JOINING_EPOCH
+        self.state = MemberState.STABLE
+        self.instance_id: str | None = None
+        self.rack_id: str | None = None
+        self.client_id = ""
+        self.client_host = ""
+        self.rebalance_timeout_ms = -1
+        self.topics: frozenset[str] = frozenset()
+        self.pattern = ""
+        self.assignor: str | None = None
+        self.assigned: Partitions = NOTHING
+        self.revoking: Partitions = NOTHING
+        self.deadline_ms: int | None = None
+        self.rebalance_deadline_ms: int | None = None
+
+    def take(self, beat: Heartbeat) -> bool:
+        """Takes over what the heartbeat says; True if the member now subscribes to something else."""
+        before = self.subscription
+        self.client_id, self.client_host = beat.client_id, beat.client_host
+        self.instance_id = beat.instance_id if beat.instance_id is not None else self.instance_id
+        self.rack_id = beat.rack_id if beat.rack_id is not None else self.rack_id
+        self.assignor = beat.assignor if beat.assignor is not None else self.assignor
+        self.topics = beat.topics if beat.topics is not None else self.topics
+        self.pattern = beat.pattern if beat.pattern is not None else self.pattern
+        if beat.rebalance_timeout_ms >= 0:
+            self.rebalance_timeout_ms = beat.rebalance_timeout_ms
+        return self.subscription != before
+
+    @property
+    def subscription(self) -> Subscription:
+        """The names and the pattern the member reads."""
+        return self.topics, self.pattern
+
+    def profile(self) -> tuple[object, ...]:
+        """All that is written down about the member besides its assignment."""
+        return (
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.topics,
+            self.pattern,
+            self.assignor,
+        )
+
+    def position(self) -> tuple[object, ...]:
+        """All that is written down about the member's assignment."""
+        return (self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking)
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def reconcile(
+        self,
+        target: Partitions,
+        target_epoch: int,
+        owned: Partitions | None,
+        owners: MutableMapping[Partition, str],
+    ) -> None:
+        """Goes as far towards the target as others and the member itself allow."""
+        if self.is_reconciled(target_epoch):
+            return
+        epoch = self.epoch
+        if self.state is MemberState.UNREVOKED:
+            if _still_owns(owned, self.revoking):
+                return
+            self.release(self.revoking, owners)
+            self.revoking = NOTHING
+            epoch += 1
+        kept = self.assigned & target
+        revoking = self.assigned - target
+        if revoking and _still_owns(owned, revoking):
+            self.state = MemberState.UNREVOKED
+            self.assigned, self.revoking = kept, revoking
+            self._enter(epoch)
+            return
+        self.release(revoking, owners)
+        wanted = target - kept
+        free = frozenset(one for one in wanted if one not in owners)
+        for partition in free:
+            owners[partition] = self.member_id
+        self.assigned, self.revoking = kept | free, NOTHING
+        self.state = MemberState.STABLE if free == wanted else MemberState.UNRELEASED
+        self._enter(target_epoch)
+
+    def release(self, partitions: Partitions, owners: MutableMapping[Partition, str]) -> None:
+        """Lets go of partitions, so that others can have them."""
+        for partition in partitions:
+            if owners.get(partition) == self.member_id:
+                del owners[partition]
+
+    def _enter(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.previous_epoch, self.epoch = self.epoch, epoch
+
+
+def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
+    """A member that does not say what it owns has not let go of anything."""
+    return owned is None or not owned.isdisjoint(revoking)
