@@ -1,7 +1,7 @@
 """`python -m tests.compat`: the client suite against Braid, then the very same tests against Apache Kafka.
 
-The second run proves the tests: what they demand of Braid is what Kafka does. It is left out, with a message,
-where Kafka cannot be had. The slow checks of the hostile suite (10,000 idle connections) are run as well.
+The second run proves the tests: what they demand of Braid is what Kafka does. Where Kafka's jars cannot be
+had it is left out with a message, and the Java client with it. 10,000 idle connections are tried as well.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ def pytest(*arguments: str, **environment: str) -> bool:
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode == 0
 
 
-def against_kafka(libs: Path | None) -> bool:
+def jars_of_kafka(given: Path | None) -> Path | None:
     try:
-        jars = obtain(libs)
+        return obtain(given)
     except KafkaUnavailableError as reason:
-        say(f"not run against Apache Kafka: {reason}")
-        return True
+        say(f"without the Java client and without Apache Kafka: {reason}")
+        return None
+
+
+def against_kafka(jars: Path, java: dict[str, str]) -> bool:
     with tempfile.TemporaryDirectory(prefix="compat-") as directory:
         server = Kafka(Path(directory), jars)
         say(f"the same tests against Apache Kafka {Kafka.version(jars)}")
         server.start()
         try:
-            return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=server.bootstrap)
+            return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=server.bootstrap, **java)
         finally:
             server.stop()
 
@@ -51,11 +54,14 @@ def main() -> int:
         "--kafka-libs", type=Path, help="directory of Kafka's jars; by default Maven gets them"
     )
     given = parser.parse_args()
+    jars = jars_of_kafka(given.kafka_libs)
+    java = {"BRAID_COMPAT_JARS": str(jars)} if jars is not None else {}
     say("stock clients against Braid")
-    good = pytest("tests/compat")
+    good = pytest("tests/compat", **java)
     say(f"{IDLE_CONNECTIONS:,} idle connections")
     good &= pytest("tests/hostile", "-k", "idle_connections", BRAID_IDLE_CONNECTIONS=str(IDLE_CONNECTIONS))
-    good &= against_kafka(given.kafka_libs)
+    if jars is not None:
+        good &= against_kafka(jars, java)
     return 0 if good else 1
 
 
