@@ -92,14 +92,14 @@ def recover(disk: Disk, directory: str, names: Sequence[str]) -> list[str]:
     for name in announced:
         base_digits, end_digits, _ = name.split(".")
         swap = Swap(disk, directory, int(base_digits), int(end_digits))
-        if f"{base_digits}{CLEANED_SUFFIX}{LOG_SUFFIX}" in names:
-            swap.undo()
-            continue
-        # The old index may have outlived its segment; it is made anew when it is needed.
+        # The index may be that of the other file; it is made anew when it is needed.
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             if f"{base_digits}{suffix}" in names:
                 disk.unlink(f"{directory}/{base_digits}{suffix}")
-        swap.finish([base for base in _bases(names) if swap.base_offset < base < swap.end_offset])
+        if f"{base_digits}{CLEANED_SUFFIX}{LOG_SUFFIX}" in names:
+            swap.undo()
+        else:
+            swap.finish([base for base in _bases(names) if swap.base_offset < base < swap.end_offset])
     for name in cleaned:
         if disk.exists(f"{directory}/{name}"):
             disk.unlink(f"{directory}/{name}")
