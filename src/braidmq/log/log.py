@@ -379,15 +379,16 @@ class Log:
         return self._drop_segments(min(count, len(self._segments) - 1))
 
     def drop_oldest(self) -> list[Path]:
-        """Takes the oldest segment out of the log, expired or not, because the disk is full."""
+        """Takes the oldest segment out of the log, expired or not, because the disk is full.
+
+        Never the one being written: when other files fill the disk, nothing here can make room.
+        """
         if self.failed is not None:
             return []
-        if len(self._segments) == 1:
-            self._roll(self._clock.wall_ms())
         return self._drop_segments(min(1, len(self._segments) - 1))
 
     def ended_segments(self, limit_offset: int) -> list[tuple[Segment, int]]:
-        """Segments before `limit_offset` and the recovery point on disk, each with the offset that follows it."""
+        """Segments before `limit_offset` and the recovery point on disk, each with the offset behind it."""
         written = self._checkpoint_file.written
         if written is None or self.failed is not None:
             return []

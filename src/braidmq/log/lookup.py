@@ -5,10 +5,11 @@ The time index leads near the right batch; the batch's records, checked and open
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from braidmq.log.segment import NO_TIMESTAMP, Segment
-from braidmq.wire.records import records
+from braidmq.wire.errors import ApiError
+from braidmq.wire.records import BatchHeader, records
 
 
 def first_at_or_after(
@@ -20,10 +21,24 @@ def first_at_or_after(
         if segment.max_timestamp < timestamp_ms:
             continue
         for position, header in segment.batches_since(timestamp_ms, start_offset):
-            for record in records(segment.read(position, header.size)):
-                if record.timestamp >= timestamp_ms and record.offset >= start_offset:
-                    return record.timestamp, record.offset
+            for record_ms, offset in _times(segment, position, header):
+                if record_ms >= timestamp_ms and offset >= start_offset:
+                    return record_ms, offset
     return None
+
+
+def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Timestamps and offsets of a batch's records.
+
+    The broker does not look into a compressed batch when it takes it. One that cannot be opened stands for
+    its first record, with its newest timestamp: whoever reads from there meets it, and the others after it.
+    """
+    batch = segment.read(position, header.size)
+    try:
+        for record in records(batch):
+            yield record.timestamp, record.offset
+    except ApiError:
+        yield header.max_timestamp, header.base_offset
 
 
 def newest(segments: Sequence[Segment], start_offset: int) -> tuple[int, int] | None:
@@ -43,7 +58,7 @@ def newest(segments: Sequence[Segment], start_offset: int) -> tuple[int, int] | 
 def _newest_in_rest(segment: Segment, start_offset: int) -> int:
     newest_ms = NO_TIMESTAMP
     for position, header in segment.batches_since(NO_TIMESTAMP, start_offset):
-        for record in records(segment.read(position, header.size)):
-            if record.offset >= start_offset:
-                newest_ms = max(newest_ms, record.timestamp)
+        for record_ms, offset in _times(segment, position, header):
+            if offset >= start_offset:
+                newest_ms = max(newest_ms, record_ms)
     return newest_ms
