@@ -20,6 +20,8 @@ FILES_SPARE = 200
 
 
 def open_files(pid: int) -> int:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("counts open files in /proc")
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
@@ -27,7 +29,8 @@ def test_idle_connections_by_the_thousand_are_held(victim: Victim) -> None:
     """W2 W4: 2,000 here, 10,000 with BRAID_IDLE_CONNECTIONS=10000; each is still served at the end."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_SPARE
     count = min(IDLE_CONNECTIONS, allowed)
-    assert count >= 500, "the limit of open files is too low to say anything"
+    if count < 500:
+        pytest.skip("the limit of open files (ulimit -n) is too low to say anything")
     ask = framed(request(raw.API_VERSIONS, 0, b""))
     with ExitStack() as stack:
         opened = [stack.enter_context(Connection(victim.bootstrap)) for _ in range(count)]
