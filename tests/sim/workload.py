@@ -140,7 +140,8 @@ class Expectation:
         """A retry of what was kept is a duplicate, of what was lost is stored; one more batch goes in."""
         # Of a log that was never synced the first segment may be lost and a later one found.
         since = 0 if self.durable_offset else log.start_offset
-        kept = [one for one in self.sent if since <= one[1] < log.end_offset]
+        # What is retried was in flight: one of the last five.
+        kept = [one for one in self.sent[-BATCHES_KEPT:] if since <= one[1] < log.end_offset]
         lost = [one for one in self.sent if one[1] >= log.end_offset]
         for batch, base_offset in kept[-1:]:
             again = bytearray(batch)
@@ -162,7 +163,7 @@ class Expectation:
         return end_offset
 
     def _check_lost_is_lost(self, log: Log, end_offset: int) -> None:
-        """Records of others have taken the offsets of a lost batch; its retry must not be taken for stored."""
+        """Others have taken the offsets of a lost batch; its retry must not be taken for stored."""
         for batch, _ in [one for one in self.sent if one[1] >= end_offset][:1]:
             again = bytearray(batch)
             assert not log.append(memoryview(again), parse_header(again)).duplicate

@@ -14,13 +14,15 @@ New entries wait in memory and are written many at a time; old ones are mapped a
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from braidmq.log.files import FileCache
-from braidmq.platform.disk import Disk, DiskFile
+from braidmq.platform.disk import Disk, DiskFile, Mapped
 
 OFFSET_SUFFIX = ".index"
 TIME_SUFFIX = ".timeindex"
@@ -107,59 +109,60 @@ class SegmentIndex:
 
     def floor_offset(self, offset: int) -> Entry | None:
         """The last entry at or before `offset`; None if all come later."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._offset_at(middle)[0] <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return self.entry(low - 1) if low else None
+        offset_at = self._offsets()
+        number = bisect_right(range(len(self)), offset, key=lambda middle: offset_at(middle)[0])
+        return self.entry(number - 1) if number else None
 
     def before_time(self, timestamp: int) -> Entry | None:
         """The last entry up to which every timestamp is smaller; None if the first is not."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._time_at(middle)[0] < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        return self.entry(low - 1) if low else None
+        time_at = self._times()
+        number = bisect_left(range(len(self)), timestamp, key=lambda middle: time_at(middle)[0])
+        return self.entry(number - 1) if number else None
 
     def entry(self, number: int) -> Entry:
         """Entry `number`, both halves checked."""
-        offset, position = self._offset_at(number)
-        timestamp, time_offset = self._time_at(number)
+        offset, position = self._offsets()(number)
+        timestamp, time_offset = self._times()(number)
         if time_offset != offset:
             raise BadIndex(f"entry {number} is of offset {offset} in one file and {time_offset} in the other")
         return Entry(offset, position, timestamp)
 
-    def _offset_at(self, number: int) -> tuple[int, int]:
-        raw = self._raw(number, OFFSET_SUFFIX, OFFSET_ENTRY_BYTES, self._pending_offsets)
-        return decode_offset_entry(raw, self._base_offset, self._seed)
+    def _offsets(self) -> Callable[[int], tuple[int, int]]:
+        """What gives offset and position of an entry."""
+        raw = self._reader(OFFSET_SUFFIX, OFFSET_ENTRY_BYTES, self._pending_offsets)
+        return lambda number: decode_offset_entry(raw(number), self._base_offset, self._seed)
 
-    def _time_at(self, number: int) -> tuple[int, int]:
-        raw = self._raw(number, TIME_SUFFIX, TIME_ENTRY_BYTES, self._pending_times)
-        return decode_time_entry(raw, self._base_offset, self._seed)
+    def _times(self) -> Callable[[int], tuple[int, int]]:
+        """What gives timestamp and offset of an entry."""
+        raw = self._reader(TIME_SUFFIX, TIME_ENTRY_BYTES, self._pending_times)
+        return lambda number: decode_time_entry(raw(number), self._base_offset, self._seed)
 
-    def _raw(self, number: int, suffix: str, size: int, pending: bytearray) -> bytes:
-        if number >= self._written:
-            at = (number - self._written) * size
+    def _reader(self, suffix: str, size: int, pending: bytearray) -> Callable[[int], bytes]:
+        """What gives the bytes of an entry, from the mapped file or from memory."""
+        written = self._written
+        mapped = self._mapped(suffix, written * size) if written else None
+
+        def raw(number: int) -> bytes:
+            if mapped is not None and number < written:
+                return mapped[number * size : (number + 1) * size]
+            at = (number - written) * size
             return bytes(pending[at : at + size])
+
+        return raw
+
+    def _mapped(self, suffix: str, size: int) -> Mapped:
         path = self._stem + suffix
         try:
             mapped = self._files.map(self._disk, path).mapped
-            if len(mapped) < (number + 1) * size:
+            if len(mapped) < size:
                 # It was mapped before the file grew.
                 self._files.forget(path)
                 mapped = self._files.map(self._disk, path).mapped
         except (OSError, ValueError) as error:
             raise BadIndex(f"{path} cannot be read: {error}") from error
-        raw = mapped[number * size : (number + 1) * size]
-        if len(raw) < size:
+        if len(mapped) < size:
             raise BadIndex(f"{path} is shorter than it was")
-        return raw
+        return mapped
 
     # -- opening and cutting --------------------------------------------------------------------
 
