@@ -155,7 +155,7 @@ class Story:
             if isinstance(effect, Store):
                 members = len(effect.snapshot.members)
                 self.say(f"stored: generation {effect.snapshot.generation}, {members} members")
-            else:
+            elif isinstance(effect, Reply):
                 self.answer(effect)
 
     def answer(self, reply: Reply) -> None:

@@ -56,6 +56,9 @@ SKIPS_ASSIGNMENT_SINCE = 9
 class ClassicGroup(Rebalancing):
     """Membership and generations of one group."""
 
+    group_type = "classic"
+    """What ListGroups calls this kind."""
+
     def __init__(
         self, group_id: str, settings: GroupSettings, new_id: Callable[[], str], now_ms: int
     ) -> None:

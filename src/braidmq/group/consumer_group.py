@@ -32,6 +32,7 @@ from braidmq.group.consumer_member import (
 )
 from braidmq.group.offsets import Expirable
 from braidmq.group.settings import GroupSettings
+from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
 
 COMMITS_WITH_EPOCH_SINCE = 9
@@ -88,6 +89,10 @@ class Changes:
 class ConsumerGroup:
     """Members, target assignment and epochs of one group."""
 
+    group_type = "consumer"
+    """What ListGroups calls this kind."""
+    protocol_type = CONSUMER_PROTOCOL_TYPE
+
     def __init__(
         self, group_id: str, settings: GroupSettings, new_id: Callable[[], str], now_ms: int
     ) -> None:
@@ -134,6 +139,11 @@ class ConsumerGroup:
             for partition in member.assigned | member.revoking:
                 self._owners[partition] = member.member_id
             self._set_deadlines(member, now_ms)
+
+    def rewrite_all(self) -> None:
+        """Some changes could not be written: the next ones bring everything there is."""
+        everybody = set(self.members)
+        self._changes = Changes(True, True, set(everybody), set(everybody), everybody, self._changes.gone)
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from braidmq.group.assignors import Partitions
 from braidmq.group.consumer_group import Changes, ConsumerGroup, StoredConsumerGroup
 from braidmq.group.consumer_member import ConsumerMember, MemberState
-from braidmq.group.records import KeyValue, split, versioned
+from braidmq.group.events import KeyValue
+from braidmq.group.records import split, versioned
 from braidmq.wire.errors import ProtocolError
 from braidmq.wire.schema import Message, array, decode, int8, int32, string, uuid
 
@@ -109,6 +110,8 @@ class Loader:
         self._epochs: dict[str, int] = {}
         self._target_epochs: dict[str, int] = {}
         self._values: dict[tuple[str, str], dict[int, bytes]] = {}
+        self.unreadable = 0
+        """Members whose records could not be read; they will have to join again."""
 
     def take(self, key: bytes, value: bytes | None) -> bool:
         """Takes one record in; False if it is of another kind. ProtocolError if it cannot be read."""
@@ -144,10 +147,13 @@ class Loader:
             group = found.get(group_id)
             if group is None or PROFILE_KEY not in values:
                 continue
-            group.members.append(_member(member_id, values))
-            if TARGET_KEY in values:
-                target = decode(ConsumerGroupTargetAssignmentMemberValue, *split(values[TARGET_KEY]))
-                group.targets[member_id] = _flat(target.topic_partitions)
+            try:
+                group.members.append(_member(member_id, values))
+                if TARGET_KEY in values:
+                    target = decode(ConsumerGroupTargetAssignmentMemberValue, *split(values[TARGET_KEY]))
+                    group.targets[member_id] = _flat(target.topic_partitions)
+            except ProtocolError:
+                self.unreadable += 1
         return found
 
 

@@ -128,7 +128,17 @@ class Store(NamedTuple):
     snapshot: GroupSnapshot
 
 
-Effect = Reply | Store
+KeyValue = tuple[bytes, bytes | None]
+"""A record of the internal topic; without a value it is a tombstone."""
+
+
+class Write(NamedTuple):
+    """Write these records before the replies that follow are sent."""
+
+    records: tuple[KeyValue, ...]
+
+
+Effect = Reply | Store | Write
 
 
 class DescribedMember(NamedTuple):

@@ -1,35 +1,44 @@
 """Every group a broker coordinates: who is asked when a request names a group, and what a missing one means.
 
 Groups come into being when somebody joins them or commits to them, and go when they are deleted or have
-neither members nor offsets left. Their number is limited. The caller sets one timer for `next_deadline` and
-calls `tick` when it fires, however many groups there are.
+neither members nor offsets left. Their number is limited. A group is of the protocol its members speak; one
+without members changes over when somebody joins with the other protocol, and its offsets stay. The caller
+sets one timer for `next_deadline` and calls `tick` when it fires, however many groups there are.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from braidmq.group import consumer_records
+from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
+from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
+from braidmq.group.consumer_member import JOINING_EPOCH, Heartbeat
 from braidmq.group.events import (
     NO_MEMBER,
-    Description,
     Effect,
     Join,
     Joined,
+    KeyValue,
     Leaver,
     Reply,
     Sync,
     Synced,
     Token,
+    Write,
 )
-from braidmq.group.offsets import OffsetTable, Place
+from braidmq.group.loading import Loading
+from braidmq.group.offsets import Committed, OffsetTable, Place
 from braidmq.group.rebalance import State
-from braidmq.group.records import StoredGroup, StoredOffset
+from braidmq.group.records import group_key, offset_record
 from braidmq.group.settings import GroupSettings
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
+
+Group = ClassicGroup | ConsumerGroup
 
 
 class Outcome(NamedTuple):
@@ -40,57 +49,75 @@ class Outcome(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Offsets to forget, and whether the group goes with them; to be done once the tombstones are written."""
+    """Offsets to forget, whether the group goes with them, and the tombstones to be written first."""
 
     group_id: str
     places: list[Place]
     group_too: bool
+    records: tuple[KeyValue, ...]
 
 
 class Groups:
-    """The classic groups of a broker and the committed offsets of all its groups."""
+    """The groups of a broker and the offsets they have committed."""
 
     def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
         self.settings = settings
         self._new_id = new_id
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, Group] = {}
         self._offsets: dict[str, OffsetTable] = {}
+        self._groups_of_producer: dict[int, set[str]] = {}
+        """Where transactions that have not ended hold offsets."""
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def __iter__(self) -> Iterator[ClassicGroup]:
+    def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
 
-    def find(self, group_id: str) -> ClassicGroup | None:
+    def find(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
 
-    # Membership
+    def find_classic(self, group_id: str) -> ClassicGroup | None:
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    # Classic membership
 
     def join(self, group_id: str, request: Join, token: Token, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
         try:
-            group = self._group_to_join(group_id, request, now_ms)
+            group = self._group_to_join(group_id, request, now_ms, effects)
         except ApiError as error:
             return [Reply(token, Joined(error.code, request.member_id))]
-        effects = group.join(request, token, now_ms)
+        effects += group.join(request, token, now_ms)
         self._set_alarm(group)
         return effects
 
-    def _group_to_join(self, group_id: str, request: Join, now_ms: int) -> ClassicGroup:
+    def _group_to_join(
+        self, group_id: str, request: Join, now_ms: int, effects: list[Effect]
+    ) -> ClassicGroup:
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group to join needs an id")
         group = self._groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        if group is not None and group.members:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the members of {group_id!r} are assigned by the server",
+            )
+        if request.member_id != NO_MEMBER:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no classic group {group_id!r}")
         if group is None:
-            if request.member_id != NO_MEMBER:
-                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
             self._check_room()
-            group = self._create(group_id, now_ms)
-        return group
+        else:
+            effects.append(Write(tuple(consumer_records.tombstones(group_id))))
+        return self._create(group_id, now_ms)
 
     def sync(self, group_id: str, request: Sync, token: Token, now_ms: int) -> list[Effect]:
-        group = self._groups.get(group_id)
+        group = self.find_classic(group_id)
         if group is None:
             return [Reply(token, Synced(_missing(group_id)))]
         effects = group.sync(request, token, now_ms)
@@ -100,7 +127,7 @@ class Groups:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
-        group = self._groups.get(group_id)
+        group = self.find_classic(group_id)
         if group is None:
             return _missing(group_id)
         return group.heartbeat(member_id, instance_id, generation, now_ms)
@@ -109,7 +136,7 @@ class Groups:
         self, group_id: str, leavers: Sequence[Leaver], now_ms: int
     ) -> tuple[ErrorCode, list[ErrorCode], list[Effect]]:
         """The code of the whole, the codes of the leavers, and what follows for the others."""
-        group = self._groups.get(group_id)
+        group = self.find_classic(group_id)
         if group is None:
             return _missing(group_id), [], []
         codes, effects = group.leave(leavers, now_ms)
@@ -117,13 +144,42 @@ class Groups:
         return ErrorCode.NONE, codes, effects
 
     def store_failed(self, group_id: str, now_ms: int) -> list[Effect]:
-        """A `Store` of this group could not be written."""
+        """A `Store` or `Write` of this group could not be written."""
         group = self._groups.get(group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup):
+            group.rewrite_all()
+        if not isinstance(group, ClassicGroup):
             return []
         effects = group.store_failed(now_ms)
         self._set_alarm(group)
         return effects
+
+    # Server-assigned membership
+
+    def consumer_heartbeat(
+        self, group_id: str, beat: Heartbeat, catalog: Catalog, now_ms: int
+    ) -> tuple[Beat, list[KeyValue]]:
+        """The answer, and what has to be written before it is sent. Raises ApiError."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+        group = self._groups.get(group_id)
+        records: list[KeyValue] = []
+        if not isinstance(group, ConsumerGroup):
+            if beat.member_epoch != JOINING_EPOCH or (group is not None and group.state is not State.EMPTY):
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no server-assigned group")
+            made = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
+            if group is None:
+                self._check_room()
+            else:
+                # Epochs go on from the generations, so that no member of before can take one for its own.
+                made.epoch = group.generation
+                records.append((group_key(group_id), None))
+            group = made
+        answer = group.heartbeat(beat, catalog, now_ms)
+        self._groups[group_id] = group
+        self._set_alarm(group)
+        records += consumer_records.changed_records(group, group.take_changes())
+        return answer, records
 
     # Time
 
@@ -140,12 +196,12 @@ class Groups:
                 continue
             del self._alarm_of[group_id]
             group = self._groups[group_id]
-            if effects := group.tick(now_ms):
+            if effects := _tick(group, now_ms):
                 outcomes.append(Outcome(group_id, effects))
             self._set_alarm(group)
         return outcomes
 
-    def _set_alarm(self, group: ClassicGroup) -> None:
+    def _set_alarm(self, group: Group) -> None:
         due_ms = group.next_deadline()
         set_ms = self._alarm_of.get(group.group_id)
         if due_ms is not None and (set_ms is None or due_ms < set_ms):
@@ -161,16 +217,26 @@ class Groups:
         instance_id: str | None,
         generation: int,
         now_ms: int,
+        version: int,
         transactional: bool = False,
     ) -> None:
         """Raises the ApiError with which a commit is to be refused; a first commit makes the group."""
         group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.check_commit(member_id, generation, version, transactional)
+            return
         if group is None:
             if generation >= 0:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
             self._check_room()
             group = self._create(group_id, now_ms)
         group.check_commit(member_id, instance_id, generation, now_ms, transactional)
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raises the ApiError with which an OffsetFetch is to be refused."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.check_fetch(member_id, epoch)
 
     def offsets(self, group_id: str) -> OffsetTable:
         """The committed offsets of a group; an empty table for one that has none."""
@@ -184,11 +250,25 @@ class Groups:
             self._create(group_id, now_ms)
         return self._offsets.setdefault(group_id, OffsetTable())
 
+    def commit_undecided(
+        self, group_id: str, producer_id: int, topic: str, partition: int, committed: Committed, now_ms: int
+    ) -> None:
+        """Enters an offset that is durable and counts if the producer's transaction commits."""
+        self.offsets_to_change(group_id, now_ms).commit_undecided(producer_id, topic, partition, committed)
+        self._groups_of_producer.setdefault(producer_id, set()).add(group_id)
+
+    def decide(self, producer_id: int, committed: bool) -> None:
+        """A producer's transaction has ended: its marker stands in the internal topic."""
+        for group_id in self._groups_of_producer.pop(producer_id, ()):
+            self.offsets(group_id).decide(producer_id, committed)
+
     def check_offset_delete(self, group_id: str) -> frozenset[str] | None:
         """Topics whose offsets may not be deleted, None for all of them; ApiError where nothing may be."""
         group = self._groups.get(group_id)
-        if group is None or group.state is State.DEAD:
+        if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        if isinstance(group, ConsumerGroup):
+            return group.subscribed()
         if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         return group.subscribed()
@@ -202,10 +282,10 @@ class Groups:
             places: list[Place] = []
             if expirable is not None:
                 places = table.expired(wall_ms, self.settings.offsets_retention_ms, expirable)
-            deserted = group.state is State.EMPTY and not group.roster.expected
-            group_too = deserted and not table.has_more_than(places)
+            group_too = _deserted(group) and not table.has_more_than(places)
             if places or group_too:
-                found.append(Expired(group.group_id, places, group_too))
+                records = _tombstones(group, places, group_too)
+                found.append(Expired(group.group_id, places, group_too, records))
         return found
 
     def forget(self, expired: Expired) -> None:
@@ -213,56 +293,43 @@ class Groups:
         table = self.offsets(expired.group_id)
         table.forget(expired.places)
         group = self._groups.get(expired.group_id)
-        alive = group is not None and (group.state is not State.EMPTY or bool(group.roster.expected))
-        if expired.group_too and not alive and not table.in_use:
+        if expired.group_too and group is not None and _deserted(group) and not table.in_use:
             self._drop(expired.group_id)
 
-    # Administration
-
-    def describe(self, group_id: str) -> Description | None:
-        group = self._groups.get(group_id)
-        return None if group is None else group.describe()
-
-    def delete(self, group_id: str) -> ErrorCode:
-        """DeleteGroups: the group and its offsets, if nobody is in it. The caller writes the tombstones."""
+    def delete(self, group_id: str) -> tuple[ErrorCode, tuple[KeyValue, ...]]:
+        """DeleteGroups: a group without members and its offsets; what has to be written before the answer."""
         if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID, ()
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        code = group.delete()
-        if code is ErrorCode.NONE:
-            self._drop(group_id)
-        return code
+            return ErrorCode.GROUP_ID_NOT_FOUND, ()
+        if group.state not in (State.EMPTY, ConsumerGroupState.EMPTY):
+            return ErrorCode.NON_EMPTY_GROUP, ()
+        records = _tombstones(group, self.offsets(group_id).places(), True)
+        self._drop(group_id)
+        return ErrorCode.NONE, records
 
     # Loading
 
-    def load(self, records: Iterable[StoredOffset | StoredGroup], now_ms: int, wall_ms: int) -> None:
-        """Becomes what the records of the internal topic say, read in order: a later one goes before."""
-        stored: dict[str, StoredGroup] = {}
-        for record in records:
-            if isinstance(record, StoredGroup):
-                stored[record.group_id] = record
-            else:
-                self._load_offset(record)
-        for group_id, record in stored.items():
+    def load(self, loading: Loading, now_ms: int, wall_ms: int) -> None:
+        """Becomes what was read from the internal topic."""
+        assert not self._groups, "groups are loaded once"
+        for group_id, record in loading.classic.items():
             if record.snapshot is not None:
                 idle_ms = 0 if record.stored_ms is None else wall_ms - record.stored_ms
-                group = self._create(group_id, now_ms)
-                group.restore(record.snapshot, now_ms, idle_ms)
-                self._set_alarm(group)
-        for group_id, table in list(self._offsets.items()):
-            if not table.in_use:
-                del self._offsets[group_id]
-            elif group_id not in self._groups:
-                self._create(group_id, now_ms)
-
-    def _load_offset(self, record: StoredOffset) -> None:
-        table = self._offsets.setdefault(record.group_id, OffsetTable())
-        if record.committed is None:
-            table.forget([(record.topic, record.partition)])
-        else:
-            table.commit(record.topic, record.partition, record.committed)
+                self._create(group_id, now_ms).restore(record.snapshot, now_ms, idle_ms)
+        for group_id, stored in loading.consumer().items():
+            group = self._groups[group_id] = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
+            group.restore(stored, now_ms)
+        for group_id, table in loading.offsets.items():
+            if table.in_use:
+                self._offsets[group_id] = table
+                for producer_id in table.producers():
+                    self._groups_of_producer.setdefault(producer_id, set()).add(group_id)
+                if group_id not in self._groups:
+                    self._create(group_id, now_ms)
+        for each in self._groups.values():
+            self._set_alarm(each)
 
     def _check_room(self) -> None:
         most = self.settings.groups_max
@@ -276,10 +343,34 @@ class Groups:
         return group
 
     def _drop(self, group_id: str) -> None:
-        self._groups.pop(group_id, None)
+        del self._groups[group_id]
         self._offsets.pop(group_id, None)
         self._alarm_of.pop(group_id, None)
 
 
 def _missing(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _tick(group: Group, now_ms: int) -> list[Effect]:
+    if isinstance(group, ClassicGroup):
+        return group.tick(now_ms)
+    if not group.tick(now_ms):
+        return []
+    return [Write(tuple(consumer_records.changed_records(group, group.take_changes())))]
+
+
+def _deserted(group: Group) -> bool:
+    """Whether nobody is in the group or about to be."""
+    if isinstance(group, ConsumerGroup):
+        return not group.members
+    return group.state is State.EMPTY and not group.roster.expected
+
+
+def _tombstones(group: Group, places: list[Place], group_too: bool) -> tuple[KeyValue, ...]:
+    records = [offset_record(group.group_id, topic, partition, None) for topic, partition in places]
+    if group_too and isinstance(group, ClassicGroup):
+        records.append((group_key(group.group_id), None))
+    elif group_too:
+        records += consumer_records.tombstones(group.group_id)
+    return tuple(records)

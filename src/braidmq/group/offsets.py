@@ -93,6 +93,10 @@ class OffsetTable:
         for place in places:
             self._committed.pop(place, None)
 
+    def places(self) -> list[Place]:
+        """Every partition that has an offset."""
+        return list(self._committed)
+
     def of_topic(self, topic: str) -> list[Place]:
         """What has to be forgotten with a topic that was deleted."""
         return [place for place in self._committed if place[0] == topic]
@@ -121,6 +125,10 @@ class OffsetTable:
     def is_undecided(self, topic: str, partition: int) -> bool:
         """Whether a transaction may still change this offset; who wants certainty is told to wait."""
         return any((topic, partition) in places for places in self._undecided.values())
+
+    def producers(self) -> list[int]:
+        """Whose transactions hold offsets here."""
+        return list(self._undecided)
 
     def decide(self, producer_id: int, committed: bool) -> list[Place]:
         """The transaction has ended; returns the places it had written."""

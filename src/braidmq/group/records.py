@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from braidmq.group.events import GroupSnapshot, MemberSnapshot
+from braidmq.group.events import GroupSnapshot, KeyValue, MemberSnapshot
 from braidmq.group.offsets import Committed
 from braidmq.wire.errors import ProtocolError
 from braidmq.wire.schema import Message, array, data, decode, encode, int32, int64, string
@@ -79,9 +79,6 @@ class StoredGroup(NamedTuple):
     group_id: str
     snapshot: GroupSnapshot | None
     stored_ms: int | None
-
-
-KeyValue = tuple[bytes, bytes | None]
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: Committed | None) -> KeyValue:

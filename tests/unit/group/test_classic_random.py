@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from braidmq.group.classic import ClassicGroup
-from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Store, Sync, Synced
+from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced
 from braidmq.group.rebalance import State
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ErrorCode
@@ -116,6 +116,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             if isinstance(effect, Store):
                 assert effect.snapshot.generation == self.group.generation
                 continue
+            assert isinstance(effect, Reply)
             client, expected = self.waiting.pop(effect.token)
             assert isinstance(effect.answer, expected)
             if isinstance(effect.answer, Joined):

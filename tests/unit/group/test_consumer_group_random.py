@@ -31,6 +31,8 @@ class Client:
 
     def forget(self) -> None:
         self.epoch = 0
+        self.topics: frozenset[str] = frozenset()
+        self.says_all = True
         self.owned: Partitions = NONE
         self.target: Partitions = NONE
 
@@ -57,15 +59,16 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     @rule(number=CLIENTS, both=st.booleans(), lost=st.booleans())
     def heartbeat(self, number: int, both: bool, lost: bool) -> None:
         client = self.clients[number]
-        joining = client.epoch == 0
-        topics = frozenset({"a", "b"} if both else {"a"}) if joining else None
-        timeout_ms = 30_000 if joining else -1
+        if client.epoch == 0:
+            client.topics = frozenset({"a", "b"} if both else {"a"})
+        # A client that got no answer says everything again, because it may have missed an assignment.
+        full = client.epoch == 0 or client.says_all
         request = Heartbeat(
             client.member_id,
             client.epoch,
             instance_id=client.instance,
-            rebalance_timeout_ms=timeout_ms,
-            topics=topics,
+            rebalance_timeout_ms=30_000 if full else -1,
+            topics=client.topics if full else None,
             owned=client.owned,
         )
         self.send(client, request, lost)
@@ -77,6 +80,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             client.forget()
             return
         self.store()
+        client.says_all = lost
         if not lost:
             self.take(client, answer)
 

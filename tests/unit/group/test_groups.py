@@ -6,13 +6,16 @@ from itertools import count
 
 import pytest
 
-from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced
+from braidmq.group.consumer_member import Heartbeat
+from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced, Write
 from braidmq.group.groups import Groups
+from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed
-from braidmq.group.records import StoredOffset, group_record, offset_record, parse
+from braidmq.group.records import group_key, group_record, offset_record
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 from scenarios.story import subscription
+from unit.group.catalogs import FakeCatalog
 
 WEEK_MS = 7 * 86_400_000
 
@@ -53,10 +56,10 @@ def test_requests_to_a_group_that_does_not_exist_get_the_codes_of_kafka() -> Non
     assert groups.sync("g", Sync("me", 1), 1, 0) == [Reply(1, Synced(ErrorCode.UNKNOWN_MEMBER_ID))]
     assert groups.heartbeat("g", "me", None, 1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.leave("g", [Leaver("me")], 0) == (ErrorCode.UNKNOWN_MEMBER_ID, [], [])
-    assert groups.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
-    assert groups.describe("g") is None
+    assert groups.delete("g") == (ErrorCode.GROUP_ID_NOT_FOUND, ())
+    assert groups.find("g") is None
     with pytest.raises(ApiError) as refused:
-        groups.check_commit("g", "me", None, 1, 0)
+        groups.check_commit("g", "me", None, 1, 0, 9)
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
     with pytest.raises(ApiError) as refused:
         groups.check_offset_delete("g")
@@ -69,19 +72,19 @@ def test_a_group_needs_an_id() -> None:
     groups = new_groups()
     assert joined(groups.join("", join(), 1, 0)).code is ErrorCode.INVALID_GROUP_ID
     assert groups.heartbeat("", "me", None, 1, 0) is ErrorCode.INVALID_GROUP_ID
-    assert groups.delete("") is ErrorCode.INVALID_GROUP_ID
+    assert groups.delete("") == (ErrorCode.INVALID_GROUP_ID, ())
 
 
 def test_a_flood_of_groups_is_stopped() -> None:
     """C4: by join and by commit; those that are there go on."""
     groups = new_groups(groups_max=2)
     groups.join("a", join(), 1, 0)
-    groups.check_commit("b", "", None, -1, 0)
+    groups.check_commit("b", "", None, -1, 0, 9)
     assert joined(groups.join("c", join(), 1, 0)).code is ErrorCode.POLICY_VIOLATION
     with pytest.raises(ApiError) as refused:
-        groups.check_commit("d", "", None, -1, 0)
+        groups.check_commit("d", "", None, -1, 0, 9)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
-    groups.check_commit("b", "", None, -1, 0)
+    groups.check_commit("b", "", None, -1, 0, 9)
     assert len(groups) == 2
 
 
@@ -122,11 +125,13 @@ def test_only_empty_groups_are_deleted() -> None:
     groups = new_groups()
     member_id = stable(groups, "g")
     groups.offsets_to_change("g", 0).commit("orders", 0, Committed(1, -1, "", 0))
-    assert groups.delete("g") is ErrorCode.NON_EMPTY_GROUP
+    assert groups.delete("g") == (ErrorCode.NON_EMPTY_GROUP, ())
     groups.leave("g", [Leaver(member_id)], 4_000)
-    assert groups.delete("g") is ErrorCode.NONE
+    code, tombstones = groups.delete("g")
+    assert code is ErrorCode.NONE
+    assert tombstones == (offset_record("g", "orders", 0, None), (group_key("g"), None))
     assert groups.offsets("g").find("orders", 0) is None
-    assert groups.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.delete("g")[0] is ErrorCode.GROUP_ID_NOT_FOUND
     assert groups.tick(1_000_000) == []
 
 
@@ -139,7 +144,7 @@ def test_offsets_that_members_use_are_not_deleted() -> None:
     with pytest.raises(ApiError) as refused:
         groups.check_offset_delete("workers")
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
-    groups.check_commit("simple", "", None, -1, 0)
+    groups.check_commit("simple", "", None, -1, 0, 9)
     assert groups.check_offset_delete("simple") == frozenset()
 
 
@@ -152,7 +157,8 @@ def test_offsets_of_an_idle_group_expire_and_the_group_with_them() -> None:
     groups.leave("g", [Leaver(member_id)], 10_000)
     assert groups.expired(WEEK_MS, WEEK_MS) == []
     (expired,) = groups.expired(WEEK_MS + 10_000, WEEK_MS + 10_000)
-    assert expired == ("g", [("orders", 0)], True)
+    assert expired[:3] == ("g", [("orders", 0)], True)
+    assert expired.records == (offset_record("g", "orders", 0, None), (group_key("g"), None))
     groups.forget(expired)
     assert len(groups) == 0
 
@@ -160,7 +166,7 @@ def test_offsets_of_an_idle_group_expire_and_the_group_with_them() -> None:
 def test_a_group_that_came_to_life_while_it_was_being_forgotten_stays() -> None:
     """C6: tombstones take a moment to be written."""
     groups = new_groups()
-    groups.check_commit("g", "", None, -1, 0)
+    groups.check_commit("g", "", None, -1, 0, 9)
     (expired,) = groups.expired(0, 0)
     groups.join("g", join(), 1, 0)
     groups.forget(expired)
@@ -171,27 +177,117 @@ def test_what_was_stored_is_loaded() -> None:
     """C6: groups with their members and generation, offsets, tombstones; members have a session to return."""
     before = new_groups()
     member_id = stable(before, "g")
-    group = before.find("g")
+    group = before.find_classic("g")
     assert group is not None
-    commits = [
+    loading = Loading()
+    for record in (
         offset_record("g", "orders", 0, Committed(5, -1, "", 7)),
         offset_record("g", "orders", 1, Committed(6, -1, "", 7)),
         offset_record("gone", "orders", 0, Committed(1, -1, "", 7)),
         offset_record("g", "orders", 0, Committed(8, -1, "", 9)),
         offset_record("gone", "orders", 0, None),
+        (b"\x00", b"not a record"),
         group_record(group.snapshot(), 100),
         offset_record("simple", "orders", 0, Committed(2, -1, "", 7)),
-    ]
-    stored = [one for one in (parse(*record) for record in commits) if one is not None]
-    assert any(isinstance(one, StoredOffset) for one in stored)
+    ):
+        loading.record(*record)
+    assert loading.unreadable == 1
     groups = new_groups()
-    groups.load(stored, now_ms=50_000, wall_ms=1_000)
+    groups.load(loading, now_ms=50_000, wall_ms=1_000)
     assert {group.group_id for group in groups} == {"g", "simple"}
     assert groups.offsets("g").find("orders", 0) == Committed(8, -1, "", 9)
-    assert groups.describe("g") == before.describe("g")
+    loaded = groups.find_classic("g")
+    assert loaded is not None
+    assert loaded.describe() == group.describe()
     assert groups.heartbeat("g", member_id, None, 1, 55_000) is ErrorCode.NONE
     assert groups.tick(64_000) == []
     assert groups.tick(65_000) != []
+
+
+def test_offsets_of_transactions_are_loaded_as_far_as_they_are_decided() -> None:
+    """T2: committed ones count, aborted ones are gone, open ones wait for their marker."""
+    loading = Loading()
+    for producer_id, partition in ((1, 0), (2, 1), (3, 2)):
+        loading.record(*offset_record("g", "orders", partition, Committed(5, -1, "", 7)), producer_id)
+    loading.marker(1, committed=True)
+    loading.marker(2, committed=False)
+    groups = new_groups()
+    groups.load(loading, 0, 0)
+    assert groups.offsets("g").topics() == {"orders": [0]}
+    assert groups.offsets("g").is_undecided("orders", 2)
+    groups.commit_undecided("other", 3, "orders", 9, Committed(6, -1, "", 7), 0)
+    groups.decide(3, committed=True)
+    assert groups.offsets("g").topics() == {"orders": [0, 2]}
+    assert groups.offsets("other").topics() == {"orders": [9]}
+
+
+def heartbeat(member_id: str, epoch: int) -> Heartbeat:
+    joins = epoch == 0
+    topics = frozenset({"orders"}) if joins else None
+    owned: frozenset[tuple[bytes, int]] | None = frozenset() if joins else None
+    return Heartbeat(
+        member_id, epoch, rebalance_timeout_ms=60_000 if joins else -1, topics=topics, owned=owned
+    )
+
+
+def test_an_empty_group_changes_over_to_the_protocol_of_who_comes() -> None:
+    """C4: there and back; its offsets stay, and epochs go on where generations were."""
+    groups, catalog, loading = new_groups(), FakeCatalog(orders=2), Loading()
+    member_id = stable(groups, "g")
+    groups.offsets_to_change("g", 0).commit("orders", 0, Committed(5, -1, "", 0))
+    with pytest.raises(ApiError) as refused:
+        groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 4_000)
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    groups.leave("g", [Leaver(member_id)], 4_000)
+    answer, records = groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 4_000)
+    assert answer.member_epoch == 3
+    assert records[0] == (group_key("g"), None)
+    for record in records:
+        loading.record(*record)
+    assert list(loading.consumer()) == ["g"]
+    assert joined(groups.join("g", join(), 1, 5_000)).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert groups.heartbeat("g", member_id, None, 2, 5_000) is ErrorCode.UNKNOWN_MEMBER_ID
+    groups.consumer_heartbeat("g", heartbeat("ann", -1), catalog, 5_000)
+    (write,) = groups.join("g", join(), 1, 5_000)
+    assert isinstance(write, Write)
+    assert groups.find_classic("g") is not None
+    assert groups.offsets("g").find("orders", 0) == Committed(5, -1, "", 0)
+
+
+def test_members_of_server_assigned_groups_that_fall_silent_are_removed_and_that_is_written() -> None:
+    """C4: by the same timer, with tombstones; the group goes when nothing is left of it."""
+    groups, catalog = new_groups(), FakeCatalog(orders=2)
+    with pytest.raises(ApiError) as refused:
+        groups.consumer_heartbeat("g", heartbeat("ann", 1), catalog, 0)
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert len(groups) == 0
+    groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 0)
+    groups.check_commit("g", "ann", None, 1, 0, 9)
+    groups.check_fetch("g", "ann", 1)
+    assert groups.check_offset_delete("g") == {"orders"}
+    assert groups.delete("g") == (ErrorCode.NON_EMPTY_GROUP, ())
+    assert groups.next_deadline() == 45_000
+    (outcome,) = groups.tick(45_000)
+    (write,) = outcome.effects
+    assert isinstance(write, Write)
+    assert any(value is None for _, value in write.records)
+    (expired,) = groups.expired(50_000, 50_000)
+    assert expired.group_too
+    groups.forget(expired)
+    assert len(groups) == 0
+
+
+def test_changes_that_could_not_be_written_are_written_with_the_next_ones() -> None:
+    """C6: a group is never ahead of its records for longer than a failure lasts."""
+    groups, catalog, loading = new_groups(), FakeCatalog(orders=2), Loading()
+    groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 0)
+    assert groups.store_failed("g", 0) == []
+    _, records = groups.consumer_heartbeat("g", heartbeat("ann", 1), catalog, 0)
+    for record in records:
+        loading.record(*record)
+    stored = loading.consumer()["g"]
+    assert [member.member_id for member in stored.members] == ["ann"]
+    assert len(stored.targets["ann"]) == 2
 
 
 def test_a_store_that_failed_makes_the_members_gather_again() -> None:
