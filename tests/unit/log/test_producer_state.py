@@ -177,3 +177,24 @@ def test_expired_producers_leave_the_snapshot_with_the_next_checkpoint() -> None
     checkpoint(log)
     assert disk.size(PATH / "producers") < before
     assert log.producers() == []
+
+
+def test_a_snapshot_from_past_the_end_is_not_believed_later() -> None:
+    """P4 L6: with checkpoint and tail lost, a lost batch is not taken for stored when others grow there."""
+    disk = SimDisk()
+    log = open_log(disk, topic_config(segment_bytes="100000"))
+    append(log, batch_of(b"v"))
+    size = log.size_bytes
+    for number in range(4):
+        append(log, sent(number))
+    log.close()
+    disk.unlink(PATH / "checkpoint")
+    disk._inode(PATH / names(disk, ".log")[0]).truncate(size)
+    log = open_log(disk, topic_config(segment_bytes="100000"))
+    assert log.end_offset == 1
+    for _ in range(9):
+        append(log, batch_of(b"others"))
+    flush(log)
+    log.abandon()
+    log = open_log(disk, topic_config(segment_bytes="100000"))
+    assert append(log, sent(3)) == (10, -1, False)
