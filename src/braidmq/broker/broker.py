@@ -15,6 +15,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
 from braidmq.broker.housekeeping import DiskLevel, Housekeeping
 from braidmq.broker.partition import Partition
@@ -23,6 +24,7 @@ from braidmq.broker.topic import Topic
 from braidmq.broker.topics import Topics
 from braidmq.cluster.store import Store
 from braidmq.config import Config, TopicConfig
+from braidmq.group.settings import GroupSettings
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
@@ -60,6 +62,7 @@ class Broker:
         self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
         self.producer_ids = ProducerIds(self.store, self.threads)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
+        self.coordinator = Coordinator(self.topics, self.clock, GroupSettings())
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
 
@@ -68,11 +71,13 @@ class Broker:
         self.topics.load()
         await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
+        self.coordinator.load()
         self.housekeeping.measure_disk()
         self.housekeeping.start()
 
     async def stop(self) -> None:
         """Flushes and closes every log; the next start has nothing to recover."""
+        self.coordinator.stop()
         await self.housekeeping.stop()
         for topic in self.topics:
             for partition in topic.partitions:
@@ -109,6 +114,11 @@ class Broker:
                 f"{self.config.disk_full_percent}); free space, or shorten retention.ms or retention.bytes"
             )
         return None
+
+    async def delete_topic(self, name: str) -> None:
+        """Deletes a topic, and with it what groups had committed for it."""
+        await self.topics.delete(name)
+        await self.coordinator.forget_topic(name)
 
     async def delete_records(self, partition: Partition, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""

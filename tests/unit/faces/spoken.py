@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar, cast
 
 from braidmq.broker.broker import Broker
@@ -28,7 +29,7 @@ class Speaker:
         self.broker = broker
         self.face = KafkaFace(broker)
         self.face.advertise("broker.example.com", 9092)
-        self._session = KafkaSession(self.face, cast(Connection, None))
+        self._session = KafkaSession(self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1")))
 
     async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
         """Sends `request` in its newest version, or the one given, and reads the answer."""

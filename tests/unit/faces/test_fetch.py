@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 from braidmq.broker.broker import Broker
@@ -31,7 +32,7 @@ class Client:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.face = KafkaFace(broker)
-        self._session = KafkaSession(self.face, cast(Connection, None))
+        self._session = KafkaSession(self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1")))
 
     def send(self, **request: object) -> Parts | Pending | None:
         message = FetchRequest(**request)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from braidmq.broker.topic import Topic
 from braidmq.config import SERVER, TOPIC, TOPIC_BY_NAME, ConfigError, Kind, Option, find
+from braidmq.faces.kafka.asked import Asked
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.configs import (
     AlterConfigsRequest,
@@ -72,7 +73,7 @@ def source_of(face: KafkaFace, option: Option, overrides: Mapping[str, str]) -> 
 
 
 def describe_configs(
-    face: KafkaFace, request: DescribeConfigsRequest, version: int
+    face: KafkaFace, request: DescribeConfigsRequest, asked: Asked
 ) -> DescribeConfigsResponse:
     results = []
     for resource in request.resources:
@@ -155,7 +156,7 @@ def _check_broker(face: KafkaFace, resource_type: int, name: str) -> None:
 # -- alter --------------------------------------------------------------------------------------
 
 
-async def alter_configs(face: KafkaFace, request: AlterConfigsRequest, version: int) -> AlterConfigsResponse:
+async def alter_configs(face: KafkaFace, request: AlterConfigsRequest, asked: Asked) -> AlterConfigsResponse:
     """Replaces all of a topic's own options."""
     return AlterConfigsResponse(
         responses=[
@@ -165,7 +166,7 @@ async def alter_configs(face: KafkaFace, request: AlterConfigsRequest, version: 
 
 
 async def incremental_alter_configs(
-    face: KafkaFace, request: IncrementalAlterConfigsRequest, version: int
+    face: KafkaFace, request: IncrementalAlterConfigsRequest, asked: Asked
 ) -> IncrementalAlterConfigsResponse:
     """Changes some of a topic's options and leaves the others."""
     return IncrementalAlterConfigsResponse(

@@ -8,14 +8,26 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from braidmq.broker.broker import Broker
-from braidmq.faces.kafka import configs, fetch, log_dirs, metadata, offsets, produce, producers, topics
+from braidmq.faces.kafka import (
+    commits,
+    configs,
+    fetch,
+    groups,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
+from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
 from braidmq.wire.api import Api, request_class
 
 log = logging.getLogger("braid.kafka")
 
-Handler = Callable[[Any, Any, int], Any | Awaitable[Any]]
-"""(face, request, version) to a response, at once or awaited."""
+Handler = Callable[[Any, Any, Asked], Any | Awaitable[Any]]
+"""(face, request, what else was asked) to a response, at once or awaited."""
 
 
 class Verb(NamedTuple):
@@ -30,6 +42,17 @@ class Verb(NamedTuple):
 _HANDLERS: dict[Api, Handler] = {
     Api.LIST_OFFSETS: offsets.list_offsets,
     Api.METADATA: metadata.metadata,
+    Api.OFFSET_COMMIT: commits.offset_commit,
+    Api.OFFSET_FETCH: commits.offset_fetch,
+    Api.FIND_COORDINATOR: groups.find_coordinator,
+    Api.JOIN_GROUP: groups.join_group,
+    Api.HEARTBEAT: groups.heartbeat,
+    Api.LEAVE_GROUP: groups.leave_group,
+    Api.SYNC_GROUP: groups.sync_group,
+    Api.DESCRIBE_GROUPS: groups.describe_groups,
+    Api.LIST_GROUPS: groups.list_groups,
+    Api.DELETE_GROUPS: groups.delete_groups,
+    Api.OFFSET_DELETE: commits.offset_delete,
     Api.API_VERSIONS: metadata.api_versions,
     Api.CREATE_TOPICS: topics.create_topics,
     Api.DELETE_TOPICS: topics.delete_topics,
@@ -47,7 +70,7 @@ _HANDLERS: dict[Api, Handler] = {
 }
 
 
-def _no_schema_handler(face: Any, request: Any, version: int) -> Any:
+def _no_schema_handler(face: Any, request: Any, asked: Asked) -> Any:
     raise AssertionError("Produce and Fetch are decoded by hand")
 
 

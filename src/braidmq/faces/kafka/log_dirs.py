@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.topic import Topic
+from braidmq.faces.kafka.asked import Asked
 from braidmq.wire.errors import ApiError
 from braidmq.wire.messages.cluster import (
     DescribeLogDirsPartition,
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def describe_log_dirs(
-    face: KafkaFace, request: DescribeLogDirsRequest, version: int
+    face: KafkaFace, request: DescribeLogDirsRequest, asked: Asked
 ) -> DescribeLogDirsResponse:
     broker = face.broker
     if request.topics is None:
-        asked = [(topic, list(range(len(topic.partitions)))) for topic in broker.topics]
+        wanted = [(topic, list(range(len(topic.partitions)))) for topic in broker.topics]
     else:
-        asked = [
+        wanted = [
             (topic, [index for index in each.partitions if 0 <= index < len(topic.partitions)])
             for each in request.topics
             if (topic := broker.topics.find(each.topic)) is not None
@@ -39,7 +40,7 @@ def describe_log_dirs(
                     DescribeLogDirsTopic(
                         name=topic.name, partitions=[_describe(topic, index) for index in indexes]
                     )
-                    for topic, indexes in asked
+                    for topic, indexes in wanted
                 ],
                 total_bytes=usage.total_bytes,
                 usable_bytes=usage.free_bytes,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.partition import LEADER_EPOCH, Partition
 from braidmq.broker.topic import Topic, check_name
+from braidmq.faces.kafka.asked import Asked
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
@@ -40,7 +41,7 @@ _CONTROLLERS = 2
 _NULL_NAMES_FROM = 12
 
 
-def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, version: int) -> ApiVersionsResponse:
+def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Asked) -> ApiVersionsResponse:
     """Which verbs this broker serves. `request` is None when the client's version was too new to read."""
     return ApiVersionsResponse(
         api_keys=[
@@ -57,12 +58,12 @@ def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, version: i
 
 
 def metadata(
-    face: KafkaFace, request: MetadataRequest, version: int
+    face: KafkaFace, request: MetadataRequest, asked: Asked
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Brokers and topics; a topic asked for by name may be created on the way."""
-    if request.topics is None or (version == 0 and not request.topics):
+    if request.topics is None or (asked.version == 0 and not request.topics):
         return _metadata_response(face, [_describe(face, topic) for topic in face.broker.topics])
-    if version < _NULL_NAMES_FROM:
+    if asked.version < _NULL_NAMES_FROM:
         # Such a version cannot carry a null name back; an empty one is refused like any unusable name.
         for wanted in request.topics:
             wanted.name = wanted.name or ""
@@ -146,7 +147,7 @@ def _metadata_response(face: KafkaFace, topics: list[MetadataResponseTopic]) -> 
 
 
 def describe_cluster(
-    face: KafkaFace, request: DescribeClusterRequest, version: int
+    face: KafkaFace, request: DescribeClusterRequest, asked: Asked
 ) -> DescribeClusterResponse:
     """The brokers; asked for controllers, an error, as from Kafka's brokers."""
     if request.endpoint_type != _BROKERS:
@@ -165,7 +166,7 @@ def describe_cluster(
 
 
 def describe_topic_partitions(
-    face: KafkaFace, request: DescribeTopicPartitionsRequest, version: int
+    face: KafkaFace, request: DescribeTopicPartitionsRequest, asked: Asked
 ) -> DescribeTopicPartitionsResponse:
     """Partitions of some topics, or of all, a page at a time; the cursor says where the next page begins."""
     names = sorted({topic.name for topic in request.topics} or {topic.name for topic in face.broker.topics})

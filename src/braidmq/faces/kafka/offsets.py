@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch import check_epoch
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.offsets import (
@@ -38,7 +39,7 @@ EARLIEST_PENDING_UPLOAD = -6
 UNKNOWN = -1
 
 
-async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, asked: Asked) -> ListOffsetsResponse:
     """Offsets by time or by name, per partition."""
     return ListOffsetsResponse(
         topics=[
@@ -99,7 +100,7 @@ async def _settled(partition: Partition) -> None:
 
 
 def offset_for_leader_epoch(
-    face: KafkaFace, request: OffsetForLeaderEpochRequest, version: int
+    face: KafkaFace, request: OffsetForLeaderEpochRequest, asked: Asked
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch's records end, for clients that check whether the log was truncated under them."""
     return OffsetForLeaderEpochResponse(
@@ -126,7 +127,7 @@ def _epoch_end(face: KafkaFace, name: str, part: OffsetForLeaderPartition) -> Ep
 
 
 async def delete_records(
-    face: KafkaFace, request: DeleteRecordsRequest, version: int
+    face: KafkaFace, request: DeleteRecordsRequest, asked: Asked
 ) -> DeleteRecordsResponse:
     """Moves the start of partitions; on disk before it is answered."""
     return DeleteRecordsResponse(

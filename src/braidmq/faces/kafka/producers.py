@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.faces.kafka.asked import Asked
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.producers import (
     DescribeProducersRequest,
@@ -23,7 +24,7 @@ _EPOCH_MAX = 2**15 - 2
 
 
 async def init_producer_id(
-    face: KafkaFace, request: InitProducerIdRequest, version: int
+    face: KafkaFace, request: InitProducerIdRequest, asked: Asked
 ) -> InitProducerIdResponse:
     """A new id, or the next epoch of the producer's present one (KIP-360)."""
     if request.transactional_id is not None:
@@ -40,7 +41,7 @@ async def init_producer_id(
 
 
 def describe_producers(
-    face: KafkaFace, request: DescribeProducersRequest, version: int
+    face: KafkaFace, request: DescribeProducersRequest, asked: Asked
 ) -> DescribeProducersResponse:
     """The idempotent producers a partition remembers."""
     return DescribeProducersResponse(

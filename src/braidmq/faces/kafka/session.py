@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from braidmq.faces.kafka.asked import Asked
 from braidmq.net.connection import Connection, Pending
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as fetch_wire
@@ -19,6 +20,7 @@ from braidmq.wire import header as header_wire
 from braidmq.wire import produce as produce_wire
 from braidmq.wire.api import Api, request_class
 from braidmq.wire.errors import ErrorCode, ProtocolError
+from braidmq.wire.header import RequestHeader
 from braidmq.wire.messages.versions import ApiVersionsResponse
 from braidmq.wire.schema import Message, decoder, encode
 
@@ -75,15 +77,14 @@ class KafkaSession:
         if api_key == _FETCH:
             wanted = fetch_wire.decode(body, header.body_at, version)
             return self._face.fetch.handle(wanted, version, correlation_id)
-        return self._dispatch(verb, body, header.body_at, version, correlation_id)
+        return self._dispatch(verb, body, header)
 
-    def _dispatch(
-        self, verb: Verb, body: memoryview, at: int, version: int, correlation_id: int
-    ) -> Parts | Pending:
+    def _dispatch(self, verb: Verb, body: memoryview, header: RequestHeader) -> Parts | Pending:
+        _, version, correlation_id, client_id, at = header
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
         request, _ = decoder(request_class(verb.api), version)(body, at)
-        result = verb.handler(self._face, request, version)
+        result = verb.handler(self._face, request, Asked(version, client_id or "", self._connection.peer))
         if not inspect.isawaitable(result):
             return [_encode(verb.api, version, correlation_id, result)]
         pending = Pending()
@@ -105,7 +106,7 @@ class KafkaSession:
         if api_key == _API_VERSIONS:
             # KIP-511: a client that is too new learns from a v0 answer what it may speak.
             verb = self._verbs[_API_VERSIONS]
-            response = verb.handler(self._face, None, 0)
+            response = verb.handler(self._face, None, Asked(0, "", self._connection.peer))
             assert isinstance(response, ApiVersionsResponse)
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
             return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from braidmq.config import TOPIC
+from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.configs import source_of
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.topics import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _DEFAULT = -1
 
 
-async def create_topics(face: KafkaFace, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
+async def create_topics(face: KafkaFace, request: CreateTopicsRequest, asked: Asked) -> CreateTopicsResponse:
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     results = []
     for wanted in request.topics:
@@ -110,7 +111,7 @@ def _check_assignment(face: KafkaFace, name: str, assigned: list[list[int]]) -> 
         )
 
 
-async def delete_topics(face: KafkaFace, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
+async def delete_topics(face: KafkaFace, request: DeleteTopicsRequest, asked: Asked) -> DeleteTopicsResponse:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     return DeleteTopicsResponse(responses=[await _delete_one(face, each) for each in wanted])
 
@@ -125,7 +126,7 @@ async def _delete_one(face: KafkaFace, wanted: DeleteTopicState) -> DeletableTop
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
             name = topic.name
         topic_id = topics.get(name).id
-        await topics.delete(name)
+        await face.broker.delete_topic(name)
     except ApiError as error:
         return DeletableTopicResult(
             name=wanted.name,
@@ -137,7 +138,7 @@ async def _delete_one(face: KafkaFace, wanted: DeleteTopicState) -> DeletableTop
 
 
 async def create_partitions(
-    face: KafkaFace, request: CreatePartitionsRequest, version: int
+    face: KafkaFace, request: CreatePartitionsRequest, asked: Asked
 ) -> CreatePartitionsResponse:
     results = []
     for wanted in request.topics:

@@ -1,0 +1,292 @@
+"""The group coordinator: pure group logic on one side, an internal topic and a timer on the other.
+
+`braidmq.group` decides; this module writes down what it decides, and answers when that is durable. Records
+go to the internal, compacted topic `__consumer_offsets` in Kafka's own format; on start they are read back
+in order. A reply that follows a write in a group's effects is sent once the write is on disk, so no client is
+told of a generation or an offset that a crash could take back.
+
+The internal topic is made when the first group appears, so a broker without groups never has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from braidmq.broker.partition import Partition
+from braidmq.group.catalog import Catalog
+from braidmq.group.consumer_group import Beat
+from braidmq.group.consumer_member import Heartbeat
+from braidmq.group.events import (
+    Effect,
+    Join,
+    Joined,
+    KeyValue,
+    Leaver,
+    Reply,
+    Store,
+    Sync,
+    Synced,
+    Write,
+)
+from braidmq.group.groups import Groups
+from braidmq.group.loading import Loading
+from braidmq.group.offsets import Committed, Place
+from braidmq.group.records import OFFSETS_TOPIC, group_record, offset_record
+from braidmq.group.settings import GroupSettings
+from braidmq.platform.clock import Clock
+from braidmq.platform.randomness import new_uuid
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
+
+if TYPE_CHECKING:
+    from braidmq.broker.topics import Topics
+
+log = logging.getLogger("braid.groups")
+
+LOAD_BYTES = 4 * 1024 * 1024
+TOPIC_OPTIONS = {"retention.ms": "-1", "segment.bytes": "104857600"}
+
+
+class Committer(NamedTuple):
+    """Who commits offsets, by the standards of the OffsetCommit version it speaks."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    version: int
+
+
+class Coordinator:
+    """Coordinates every group of this broker."""
+
+    def __init__(self, topics: Topics, clock: Clock, settings: GroupSettings) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms: int | None = None
+        self._partition: Partition | None = None
+        self._opening = asyncio.Lock()
+        self.groups = Groups(settings, lambda: new_uuid().hex())
+
+    # -- the internal topic ---------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Reads the groups of an earlier run; blocks, before clients are accepted."""
+        topic = self._topics.find(OFFSETS_TOPIC)
+        if topic is None:
+            return
+        self._partition = topic.partitions[0]
+        loading = Loading()
+        for record in _stored(self._partition):
+            loading.record(*record)
+        self.groups.load(loading, self.now_ms(), self._clock.wall_ms())
+        if loading.unreadable:
+            log.warning("%d records of %s could not be read", loading.unreadable, OFFSETS_TOPIC)
+        self._set_timer()
+
+    async def open(self) -> None:
+        """Makes the internal topic if this is the first group ever."""
+        if self._partition is None:
+            async with self._opening:
+                if self._partition is None:
+                    self._partition = (await self._topics.create(OFFSETS_TOPIC, 1, TOPIC_OPTIONS)).partitions[
+                        0
+                    ]
+
+    def now_ms(self) -> int:
+        """The time groups live in; it never goes back."""
+        return int(self._clock.monotonic() * 1000)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- classic membership ---------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: Join) -> Joined:
+        await self.open()
+        answer: asyncio.Future[Joined] = self._loop.create_future()
+        self._perform(group_id, self.groups.join(group_id, request, answer, self.now_ms()))
+        return await answer
+
+    async def sync(self, group_id: str, request: Sync) -> Synced:
+        await self.open()
+        answer: asyncio.Future[Synced] = self._loop.create_future()
+        self._perform(group_id, self.groups.sync(group_id, request, answer, self.now_ms()))
+        return await answer
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        code = self.groups.heartbeat(group_id, member_id, instance_id, generation, self.now_ms())
+        self._set_timer()
+        return code
+
+    def leave(self, group_id: str, leavers: Sequence[Leaver]) -> tuple[ErrorCode, list[ErrorCode]]:
+        code, codes, effects = self.groups.leave(group_id, leavers, self.now_ms())
+        self._perform(group_id, effects)
+        return code, codes
+
+    # -- server-assigned membership -------------------------------------------------------------
+
+    async def consumer_heartbeat(self, group_id: str, beat: Heartbeat, catalog: Catalog) -> Beat:
+        await self.open()
+        answer, changes = self.groups.consumer_heartbeat(group_id, beat, catalog, self.now_ms())
+        self._set_timer()
+        if changes:
+            try:
+                await self._write(changes)
+            except ApiError:
+                self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
+                raise
+        return answer
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    async def commit(
+        self, group_id: str, member: Committer, entries: Sequence[tuple[Place, Committed]]
+    ) -> None:
+        """Stores offsets; on disk and visible on return. ApiError when the group refuses."""
+        await self.open()
+        self.groups.check_commit(
+            group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version
+        )
+        self._set_timer()
+        await self._write([offset_record(group_id, *place, committed) for place, committed in entries])
+        table = self.groups.offsets_to_change(group_id, self.now_ms())
+        for (topic, partition), committed in entries:
+            table.commit(topic, partition, committed)
+
+    async def delete_offsets(self, group_id: str, places: Sequence[Place]) -> None:
+        await self._write([offset_record(group_id, *place, None) for place in places])
+        self.groups.offsets(group_id).forget(places)
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        code, tombstones = self.groups.delete(group_id)
+        if tombstones:
+            await self._write(tombstones)
+        return code
+
+    async def forget_topic(self, topic: str) -> None:
+        """Drops the offsets of a topic that was deleted."""
+        for group in list(self.groups):
+            places = self.groups.offsets(group.group_id).of_topic(topic)
+            if places:
+                await self.delete_offsets(group.group_id, places)
+
+    async def expire(self) -> None:
+        """Forgets offsets past their retention, and groups that have nothing left."""
+        for expired in self.groups.expired(self.now_ms(), self._clock.wall_ms()):
+            await self._write(expired.records)
+            self.groups.forget(expired)
+
+    # -- effects --------------------------------------------------------------------------------
+
+    def _perform(self, group_id: str, effects: Sequence[Effect]) -> None:
+        """Does what a group asked for, in order: a reply waits for the writes before it."""
+        durable_at: int | None = None
+        failure: ApiError | None = None
+        for effect in effects:
+            if isinstance(effect, Reply):
+                self._reply(group_id, effect, durable_at, failure)
+                continue
+            changes = self._changes(effect)
+            try:
+                durable_at = self._append(changes)
+            except ApiError as error:
+                failure = error
+        if failure is not None:
+            self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
+        self._set_timer()
+
+    def _changes(self, effect: Store | Write) -> Sequence[KeyValue]:
+        if isinstance(effect, Write):
+            return effect.records
+        return (group_record(effect.snapshot, self._clock.wall_ms()),)
+
+    def _reply(self, group_id: str, reply: Reply, durable_at: int | None, failure: ApiError | None) -> None:
+        if failure is not None:
+            _settle(reply, failure.code)
+        elif durable_at is None:
+            _settle(reply, ErrorCode.NONE)
+        else:
+            assert self._partition is not None
+
+            def on_durable(code: ErrorCode) -> None:
+                _settle(reply, code)
+                if code is not ErrorCode.NONE:
+                    self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
+
+            self._partition.when_durable(durable_at, on_durable)
+
+    def _append(self, changes: Sequence[KeyValue]) -> int:
+        """Appends records to the internal topic; the offset that must be durable for them to count."""
+        assert self._partition is not None, "the internal topic is opened first"
+        now_ms = self._clock.wall_ms()
+        batch = build_batch([(key, value, (), now_ms) for key, value in changes])
+        return self._partition.append(memoryview(batch), now_ms)[1]
+
+    async def _write(self, changes: Sequence[KeyValue]) -> None:
+        """Appends records and waits until they are on disk."""
+        if not changes:
+            return
+        durable: asyncio.Future[ErrorCode] = self._loop.create_future()
+        assert self._partition is not None
+
+        def on_durable(code: ErrorCode) -> None:
+            if not durable.done():
+                durable.set_result(code)
+
+        self._partition.when_durable(self._append(changes), on_durable)
+        code = await durable
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, "the change could not be brought to disk")
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        due_ms = self.groups.next_deadline()
+        if due_ms == self._timer_due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due_ms = due_ms
+        if due_ms is not None:
+            self._timer = self._loop.call_later(max(0, due_ms - self.now_ms()) / 1000, self._on_due)
+
+    def _on_due(self) -> None:
+        self._timer = self._timer_due_ms = None
+        # A timer may fire a little early; groups then simply have nothing to do yet.
+        for outcome in self.groups.tick(self.now_ms()):
+            self._perform(outcome.group_id, outcome.effects)
+        self._set_timer()
+
+
+def _settle(reply: Reply, code: ErrorCode) -> None:
+    """Answers the request that waits, unless its connection is gone."""
+    future = reply.token
+    assert isinstance(future, asyncio.Future)
+    if not future.done():
+        future.set_result(reply.answer if code is ErrorCode.NONE else replace(reply.answer, code=code))
+
+
+def _stored(partition: Partition) -> Iterator[KeyValue]:
+    """Every record of the internal topic, oldest first."""
+    offset = partition.log.start_offset
+    while (found := partition.log.read(offset, LOAD_BYTES, partition.log.end_offset)) is not None:
+        content = memoryview(found.read())
+        found.release()
+        at = 0
+        while len(content) - at >= HEADER_BYTES:
+            header = parse_header(content, at)
+            if header.size > len(content) - at:
+                break
+            for record in records(content[at : at + header.size]):
+                if record.key is not None:
+                    yield record.key, record.value
+            at += header.size
+            offset = header.next_offset

@@ -1,0 +1,13 @@
+"""What a handler may want to know about a request besides its content."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Asked(NamedTuple):
+    """The version a client speaks, what it calls itself, and where it is."""
+
+    version: int
+    client_id: str
+    host: str

@@ -1,0 +1,245 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: where groups have got to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braidmq.broker.coordinator import Committer
+from braidmq.broker.topic import Topic
+from braidmq.faces.kafka.asked import Asked
+from braidmq.group.offsets import Committed, Place, checked_metadata
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from braidmq.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_IDS_FROM = 10
+_GROUPS_FROM = 8
+_NO_OFFSET = -1
+
+
+async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: Asked) -> OffsetCommitResponse:
+    """Stores what can be stored; each partition is told what became of it."""
+    refused: dict[tuple[int, int], ErrorCode] = {}
+    entries: list[tuple[Place, Committed]] = []
+    for number, topic in enumerate(request.topics):
+        for part in topic.partitions:
+            try:
+                entries.append(_entry(face, request, topic, part, asked.version))
+            except ApiError as error:
+                refused[number, part.partition_index] = error.code
+    code = ErrorCode.NONE
+    member = Committer(
+        request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, asked.version
+    )
+    try:
+        await face.broker.coordinator.commit(request.group_id, member, entries)
+    except ApiError as error:
+        code = error.code
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=int(code or refused.get((number, part.partition_index), ErrorCode.NONE)),
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for number, topic in enumerate(request.topics)
+        ]
+    )
+
+
+def _entry(
+    face: KafkaFace,
+    request: OffsetCommitRequest,
+    topic: OffsetCommitRequestTopic,
+    part: OffsetCommitRequestPartition,
+    version: int,
+) -> tuple[Place, Committed]:
+    found = _topic(face, topic.name, topic.topic_id, version)
+    if not 0 <= part.partition_index < len(found.partitions):
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{found.name!r} has no partition {part.partition_index}"
+        )
+    settings = face.broker.coordinator.groups.settings
+    now_ms = face.broker.clock.wall_ms()
+    expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else None
+    committed = Committed(
+        part.committed_offset,
+        part.committed_leader_epoch,
+        checked_metadata(part.committed_metadata, settings.offset_metadata_max_bytes),
+        now_ms,
+        expire_ms,
+    )
+    return (found.name, part.partition_index), committed
+
+
+def _topic(face: KafkaFace, name: str, topic_id: bytes, version: int) -> Topic:
+    if version < _IDS_FROM:
+        return face.broker.topics.get(name)
+    found = face.broker.topics.find_by_id(topic_id)
+    if found is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+    return found
+
+
+def offset_fetch(face: KafkaFace, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
+    """Committed offsets of one group, or from version 8 of several."""
+    if asked.version >= _GROUPS_FROM:
+        return OffsetFetchResponse(
+            groups=[
+                _fetch_group(face, group, request.require_stable, asked.version) for group in request.groups
+            ]
+        )
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes)
+            for each in request.topics
+        ]
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    found = _fetch_group(face, group, request.require_stable, asked.version)
+    return OffsetFetchResponse(
+        error_code=found.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=part.partition_index,
+                        committed_offset=part.committed_offset,
+                        committed_leader_epoch=part.committed_leader_epoch,
+                        metadata=part.metadata,
+                        error_code=part.error_code,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+    )
+
+
+def _fetch_group(
+    face: KafkaFace, group: OffsetFetchRequestGroup, stable_only: bool, version: int
+) -> OffsetFetchResponseGroup:
+    groups = face.broker.coordinator.groups
+    try:
+        groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
+    except ApiError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=int(error.code))
+    wanted = group.topics
+    if wanted is None:
+        wanted = [
+            _known(face, name, parts) for name, parts in groups.offsets(group.group_id).topics().items()
+        ]
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        topics=[_fetch_topic(face, group.group_id, each, stable_only, version) for each in wanted],
+    )
+
+
+def _known(face: KafkaFace, name: str, partitions: list[int]) -> OffsetFetchRequestTopics:
+    topic = face.broker.topics.find(name)
+    topic_id = ZERO_UUID if topic is None else topic.id
+    return OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=partitions)
+
+
+def _fetch_topic(
+    face: KafkaFace, group_id: str, wanted: OffsetFetchRequestTopics, stable_only: bool, version: int
+) -> OffsetFetchResponseTopics:
+    name, code = wanted.name, ErrorCode.NONE
+    if version >= _IDS_FROM:
+        found = face.broker.topics.find_by_id(wanted.topic_id)
+        name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, ErrorCode.NONE)
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            _fetch_one(face, group_id, name, index, code, stable_only) for index in wanted.partition_indexes
+        ],
+    )
+
+
+def _fetch_one(
+    face: KafkaFace, group_id: str, topic: str, index: int, code: ErrorCode, stable_only: bool
+) -> OffsetFetchResponsePartitions:
+    table = face.broker.coordinator.groups.offsets(group_id)
+    if code is ErrorCode.NONE and stable_only and table.is_undecided(topic, index):
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    found = table.find(topic, index) if code is ErrorCode.NONE else None
+    if found is None:
+        return OffsetFetchResponsePartitions(
+            partition_index=index, committed_offset=_NO_OFFSET, metadata="", error_code=int(code)
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )
+
+
+async def offset_delete(face: KafkaFace, request: OffsetDeleteRequest, asked: Asked) -> OffsetDeleteResponse:
+    """Forgets offsets of topics that no member reads."""
+    coordinator = face.broker.coordinator
+    try:
+        in_use = coordinator.groups.check_offset_delete(request.group_id)
+    except ApiError as error:
+        return OffsetDeleteResponse(error_code=int(error.code))
+    free = [
+        (topic.name, part.partition_index)
+        for topic in request.topics
+        if in_use is not None and topic.name not in in_use
+        for part in topic.partitions
+    ]
+    try:
+        await coordinator.delete_offsets(request.group_id, free)
+    except ApiError as error:
+        return OffsetDeleteResponse(error_code=int(error.code))
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=int(
+                            ErrorCode.NONE
+                            if (topic.name, part.partition_index) in free
+                            else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                        ),
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

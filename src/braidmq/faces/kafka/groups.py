@@ -1,0 +1,244 @@
+"""FindCoordinator, and classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and administration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braidmq.faces.kafka.asked import Asked
+from braidmq.group.classic import ClassicGroup
+from braidmq.group.events import Join, Leaver, Protocol, Sync
+from braidmq.group.groups import Group
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.groups import (
+    Coordinator,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_GROUP = 0
+_SEVERAL_FROM = 4
+_MEMBERS_FROM = 3
+_ERROR_FOR_MISSING_FROM = 6
+_DEAD = "Dead"
+_CLASSIC = "Classic"
+_CONSUMER = "Consumer"
+
+
+def find_coordinator(
+    face: KafkaFace, request: FindCoordinatorRequest, asked: Asked
+) -> FindCoordinatorResponse:
+    """This broker coordinates every group."""
+    if asked.version >= _SEVERAL_FROM:
+        return FindCoordinatorResponse(
+            coordinators=[_coordinator(face, key, request.key_type) for key in request.coordinator_keys]
+        )
+    found = _coordinator(face, request.key, request.key_type)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _coordinator(face: KafkaFace, key: str, key_type: int) -> Coordinator:
+    if key_type != _GROUP:
+        return Coordinator(
+            key=key,
+            node_id=-1,
+            port=-1,
+            error_code=int(ErrorCode.INVALID_REQUEST),
+            error_message="this broker coordinates consumer groups only",
+        )
+    if not key:
+        return Coordinator(
+            key=key,
+            node_id=-1,
+            port=-1,
+            error_code=int(ErrorCode.INVALID_GROUP_ID),
+            error_message="a group has an id",
+        )
+    return Coordinator(key=key, node_id=face.node_id, host=face.host, port=face.port)
+
+
+async def join_group(face: KafkaFace, request: JoinGroupRequest, asked: Asked) -> JoinGroupResponse:
+    join = Join(
+        member_id=request.member_id,
+        client_id=asked.client_id,
+        client_host=f"/{asked.host}",
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=(
+            request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
+        ),
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(each.name, each.metadata) for each in request.protocols),
+        instance_id=request.group_instance_id,
+        version=asked.version,
+    )
+    try:
+        joined = await face.broker.coordinator.join(request.group_id, join)
+    except ApiError as error:
+        return JoinGroupResponse(error_code=int(error.code), member_id=request.member_id, protocol_name="")
+    return JoinGroupResponse(
+        error_code=int(joined.code),
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        # Before version 7 a response cannot carry a null name.
+        protocol_name=joined.protocol_name if asked.version >= 7 else joined.protocol_name or "",
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
+            )
+            for each in joined.members
+        ],
+    )
+
+
+async def sync_group(face: KafkaFace, request: SyncGroupRequest, asked: Asked) -> SyncGroupResponse:
+    sync = Sync(
+        member_id=request.member_id,
+        generation=request.generation_id,
+        assignments=tuple((each.member_id, each.assignment) for each in request.assignments),
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+    )
+    try:
+        synced = await face.broker.coordinator.sync(request.group_id, sync)
+    except ApiError as error:
+        return SyncGroupResponse(error_code=int(error.code))
+    return SyncGroupResponse(
+        error_code=int(synced.code),
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+def heartbeat(face: KafkaFace, request: HeartbeatRequest, asked: Asked) -> HeartbeatResponse:
+    code = face.broker.coordinator.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
+    return HeartbeatResponse(error_code=int(code))
+
+
+def leave_group(face: KafkaFace, request: LeaveGroupRequest, asked: Asked) -> LeaveGroupResponse:
+    if asked.version >= _MEMBERS_FROM:
+        leavers = [Leaver(each.member_id, each.group_instance_id) for each in request.members]
+    else:
+        leavers = [Leaver(request.member_id)]
+    code, codes = face.broker.coordinator.leave(request.group_id, leavers)
+    if asked.version < _MEMBERS_FROM:
+        return LeaveGroupResponse(error_code=int(code or (codes[0] if codes else ErrorCode.NONE)))
+    return LeaveGroupResponse(
+        error_code=int(code),
+        members=[
+            MemberResponse(
+                member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=int(each)
+            )
+            for leaver, each in zip(leavers, codes, strict=False)
+        ],
+    )
+
+
+# -- administration -----------------------------------------------------------------------------
+
+
+def list_groups(face: KafkaFace, request: ListGroupsRequest, asked: Asked) -> ListGroupsResponse:
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    listed = [_listed(group) for group in face.broker.coordinator.groups]
+    return ListGroupsResponse(
+        groups=[
+            each
+            for each in listed
+            if (not states or each.group_state.lower() in states)
+            and (not types or each.group_type.lower() in types)
+        ]
+    )
+
+
+def _listed(group: Group) -> ListedGroup:
+    if isinstance(group, ClassicGroup):
+        return ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state.value,
+            group_type=_CLASSIC,
+        )
+    return ListedGroup(
+        group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=_CONSUMER
+    )
+
+
+def describe_groups(face: KafkaFace, request: DescribeGroupsRequest, asked: Asked) -> DescribeGroupsResponse:
+    """Classic groups; one that is not there is told to be dead, as Kafka tells it."""
+    return DescribeGroupsResponse(groups=[_describe(face, name, asked.version) for name in request.groups])
+
+
+def _describe(face: KafkaFace, group_id: str, version: int) -> DescribedGroup:
+    group = face.broker.coordinator.groups.find_classic(group_id)
+    if group is None:
+        missing = version >= _ERROR_FOR_MISSING_FROM
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=_DEAD,
+            error_code=int(ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE),
+            error_message=f"there is no classic group {group_id!r}" if missing else None,
+        )
+    described = group.describe()
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=described.state,
+        protocol_type=described.protocol_type,
+        protocol_data=described.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata,
+                member_assignment=each.assignment,
+            )
+            for each in described.members
+        ],
+    )
+
+
+async def delete_groups(face: KafkaFace, request: DeleteGroupsRequest, asked: Asked) -> DeleteGroupsResponse:
+    results = []
+    for name in request.groups_names:
+        try:
+            code = await face.broker.coordinator.delete_group(name)
+        except ApiError as error:
+            code = error.code
+        results.append(DeletableGroupResult(group_id=name, error_code=int(code)))
+    return DeleteGroupsResponse(results=results)
