@@ -116,14 +116,10 @@ class Compactor:
     def done(self, job: CompactionJob) -> None:
         """After each `run`: swaps the file it has written, if any, and takes note of the end."""
         if job.error is None and job.prepared is not None:
-            prepared = job.prepared
             try:
-                job.replaced = self._log.replace_segments(
-                    prepared.segments, prepared.swap, prepared.size_bytes
-                )
+                job.replaced = self._replace(job.prepared)
             except OSError as error:
-                job.error = error
-                self.failed = error
+                job.error = self.failed = error
         if job.error is not None:
             job.ended = True
             if job.replaced:
@@ -132,6 +128,13 @@ class Compactor:
             self._busy = False
             if job.error is None and job.cleaned_offset is not None:
                 self._cleaned_offset = job.cleaned_offset
+
+    def _replace(self, prepared: Prepared) -> bool:
+        """False if the segments were deleted or cut off meanwhile, so that the new file is out of date."""
+        if any(source.segment.size_bytes != source.size_bytes for source in prepared.sources):
+            return False
+        segments = [source.segment for source in prepared.sources]
+        return self._log.replace_segments(segments, prepared.swap, prepared.size_bytes)
 
 
 def compact(
@@ -162,7 +165,7 @@ class Prepared(NamedTuple):
     """A written file that waits to take the place of segments."""
 
     swap: Swap
-    segments: list[Segment]
+    sources: list[Source]
     size_bytes: int
 
 
@@ -221,7 +224,7 @@ class CompactionJob:
             self.prepared = None
             self.ended = True
             return False
-        prepared.swap.finish([segment.base_offset for segment in prepared.segments])
+        prepared.swap.finish([source.base_offset for source in prepared.sources])
         self.prepared, self.replaced = None, False
         return True
 
@@ -301,7 +304,7 @@ class CompactionJob:
             out.close()
             swap.undo()
             raise
-        return Prepared(swap, [source.segment for source in group], out.size_bytes)
+        return Prepared(swap, group, out.size_bytes)
 
     def _write_group(self, cleaner: BatchCleaner, out: CompactedFile, group: list[Source]) -> bool:
         """Takes segments for one file, whether anything of them changed.

@@ -202,6 +202,23 @@ def test_a_job_whose_segments_are_deleted_meanwhile_changes_nothing() -> None:
     assert compacted.offsets()[-1] == 59
 
 
+def test_a_job_whose_segments_are_cut_meanwhile_brings_nothing_back() -> None:
+    """L9: what a follower had to cut off stays cut off."""
+    compacted = CompactedLog()
+    for number in range(8):
+        compacted.append((b"%d" % (number % 5), b"x"))
+    compacted.end_segment()
+    job = compacted.compactor.begin(compacted.clock.now_ms, compacted.log.end_offset, CONFIG)
+    assert job is not None
+    job.run()
+    compacted.log.truncate_to(4)
+    compacted.compactor.done(job)
+    job.run()
+    compacted.compactor.done(job)
+    assert job.ended
+    assert compacted.offsets() == [0, 1, 2, 3]
+
+
 def test_a_round_waits_until_enough_is_dirty() -> None:
     """L9: min.cleanable.dirty.ratio."""
     compacted = CompactedLog(limits=CompactionLimits(dirty_ratio_min=0.5))
