@@ -23,12 +23,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the moments of the kills; printed, random by default")
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--senders", type=int, default=3, help="idempotent producers (default 3)")
+    parser.add_argument("--flush", choices=("sync", "async"), default="sync")
     given = parser.parse_args()
     if given.recovery_gb:
         sys.stdout.write(f"{recovery.measure(given.recovery_gb)}\n")
         return 0
     seed = given.seed if given.seed is not None else random.randrange(2**32)
-    plan = Plan(given.fills or given.kills, seed, given.seconds, given.partitions, given.senders)
+    plan = Plan(
+        given.fills or given.kills, seed, given.seconds, given.partitions, given.senders, flush=given.flush
+    )
     sys.stdout.write(f"seed {seed}\n")
     last = 0.0
 
