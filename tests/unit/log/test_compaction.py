@@ -219,6 +219,28 @@ def test_a_job_whose_segments_are_cut_meanwhile_brings_nothing_back() -> None:
     assert compacted.offsets() == [0, 1, 2, 3]
 
 
+def test_a_gap_over_several_leader_epochs_is_sound() -> None:
+    """L9: every stored epoch is still the one that wrote its offset, also without a checkpoint."""
+    compacted = CompactedLog()
+    for leader_epoch in range(4):
+        for value in (b"1", b"2"):
+            batch = build_batch([(b"a", value, [], 1)])
+            compacted.log.append(memoryview(batch), parse_header(batch), leader_epoch)
+    compacted.end_segment()
+    compacted.compact()
+    compacted.log.close()
+    for name in ("producers", "checkpoint"):
+        compacted.open()
+        assert compacted.offsets() == [7]
+        assert compacted.log.end_offset_for_epoch(3)[0] == 3
+        assert doctor.verify(compacted.disk, PATH) == []
+        compacted.log.abandon()
+        if compacted.disk.exists(PATH / name):
+            compacted.disk.unlink(PATH / name)
+    compacted.open()
+    assert compacted.offsets() == [7]
+
+
 def test_a_round_waits_until_enough_is_dirty() -> None:
     """L9: min.cleanable.dirty.ratio."""
     compacted = CompactedLog(limits=CompactionLimits(dirty_ratio_min=0.5))
