@@ -15,6 +15,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
 from braidmq.broker.housekeeping import DiskLevel, Housekeeping
@@ -62,6 +63,7 @@ class Broker:
         self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
         self.producer_ids = ProducerIds(self.store, self.threads)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
+        self.catalog = TopicCatalog(self.topics)
         self.coordinator = Coordinator(self.topics, self.clock, GroupSettings())
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()

@@ -49,6 +49,8 @@ class Topics:
         self._by_id: dict[bytes, Topic] = {}
         self._change = asyncio.Lock()
         self.partition_count = 0
+        self.version = 0
+        """Goes up whenever a topic is made, grown or deleted."""
 
     def load(self) -> None:
         """Finds the topics of the store, and clears away what deleted ones left behind."""
@@ -152,6 +154,7 @@ class Topics:
             await self._commit(lambda: self._store.commit({}, deletes=[PREFIX + name]))
             del self._by_name[name]
             del self._by_id[topic.id]
+            self.version += 1
             self.partition_count -= len(topic.partitions)
             for partition in topic.partitions:
                 partition.discard()
@@ -197,6 +200,7 @@ class Topics:
             self._new_partition(topic, index) for index in range(have, topic.record.partition_count)
         )
         self.partition_count += len(topic.partitions) - have
+        self.version += 1
 
     def _remove_tree(self, path: Path) -> None:
         trash = path if path.name.endswith(TRASH_SUFFIX) else path.with_name(path.name + TRASH_SUFFIX)

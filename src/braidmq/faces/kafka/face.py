@@ -11,6 +11,7 @@ from braidmq.broker.broker import Broker
 from braidmq.faces.kafka import (
     commits,
     configs,
+    consumer_groups,
     fetch,
     groups,
     log_dirs,
@@ -66,6 +67,8 @@ _HANDLERS: dict[Api, Handler] = {
     Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
     Api.DESCRIBE_PRODUCERS: producers.describe_producers,
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer_groups.consumer_group_describe,
     Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
 }
 

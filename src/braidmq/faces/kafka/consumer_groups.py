@@ -1,0 +1,129 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose members the server assigns (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from braidmq.faces.kafka.asked import Asked
+from braidmq.group.assignors import NOTHING, Partitions
+from braidmq.group.consumer_group import ConsumerGroup
+from braidmq.group.consumer_member import ConsumerMember, Heartbeat
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
+    DescribedTopicPartitions,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
+)
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_CONSUMER_MEMBER = 1
+
+
+async def consumer_group_heartbeat(
+    face: KafkaFace, request: ConsumerGroupHeartbeatRequest, asked: Asked
+) -> ConsumerGroupHeartbeatResponse:
+    names = request.subscribed_topic_names
+    beat = Heartbeat(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        client_id=asked.client_id,
+        client_host=f"/{asked.host}",
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topics=None if names is None else frozenset(names),
+        pattern=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=None if request.topic_partitions is None else _partitions(request.topic_partitions),
+    )
+    try:
+        answer = await face.broker.coordinator.consumer_heartbeat(request.group_id, beat, face.broker.catalog)
+    except ApiError as error:
+        return ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=error.message)
+    assignment = None
+    if answer.assignment is not None:
+        assignment = HeartbeatAssignment(
+            topic_partitions=[
+                HeartbeatTopicPartitions(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in _by_topic(answer.assignment)
+            ]
+        )
+    return ConsumerGroupHeartbeatResponse(
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval_ms=answer.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+def _partitions(topics: Iterable[HeartbeatTopicPartitions]) -> Partitions:
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)
+
+
+def _by_topic(partitions: Partitions) -> list[tuple[bytes, list[int]]]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        topics.setdefault(topic_id, []).append(index)
+    return list(topics.items())
+
+
+def consumer_group_describe(
+    face: KafkaFace, request: ConsumerGroupDescribeRequest, asked: Asked
+) -> ConsumerGroupDescribeResponse:
+    """One result per group asked for; clients ask DescribeGroups about those that are not of this kind."""
+    return ConsumerGroupDescribeResponse(groups=[_describe(face, group_id) for group_id in request.group_ids])
+
+
+def _describe(face: KafkaFace, group_id: str) -> DescribedConsumerGroup:
+    group = face.broker.coordinator.groups.find(group_id)
+    if not isinstance(group, ConsumerGroup):
+        return DescribedConsumerGroup(
+            group_id=group_id,
+            error_code=int(ErrorCode.GROUP_ID_NOT_FOUND),
+            error_message=f"there is no server-assigned group {group_id!r}",
+        )
+    return DescribedConsumerGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor,
+        members=[_member(face, group, member) for member in group.members.values()],
+    )
+
+
+def _member(face: KafkaFace, group: ConsumerGroup, member: ConsumerMember) -> DescribedConsumerGroupMember:
+    return DescribedConsumerGroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.pattern or None,
+        assignment=_assignment(face, member.assigned),
+        target_assignment=_assignment(face, group.targets.get(member.member_id, NOTHING)),
+        member_type=_CONSUMER_MEMBER,
+    )
+
+
+def _assignment(face: KafkaFace, partitions: Partitions) -> DescribedAssignment:
+    described = []
+    for topic_id, indexes in _by_topic(partitions):
+        topic = face.broker.topics.find_by_id(topic_id)
+        if topic is not None:
+            described.append(
+                DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=indexes)
+            )
+    return DescribedAssignment(topic_partitions=described)
