@@ -58,9 +58,8 @@ class Log:
     __slots__ = (
         "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk",
         "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_producers", "_roll_at_ms",
-        "_segments",
-        "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed", "notes",
-        "size_bytes", "start_offset", "unflushed_since_ms",
+        "_segments", "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed",
+        "notes", "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, config: TopicConfig, clock: Clock, recovered: Recovered) -> None:
