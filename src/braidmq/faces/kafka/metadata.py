@@ -212,6 +212,9 @@ def _describe_page(
                 leader_epoch=LEADER_EPOCH,
                 replica_nodes=nodes,
                 isr_nodes=nodes,
+                # The Java client fails on a null here, though the protocol allows it.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
             )
             for partition in page
         ],
