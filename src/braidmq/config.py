@@ -114,12 +114,6 @@ class Option:
         return ",".join(value) if self.kind is Kind.LIST else str(value)
 
 
-def _refuse_compaction(policies: tuple[str, ...]) -> str | None:
-    if "compact" in policies:
-        return "log compaction is not part of this release; use cleanup.policy=delete"
-    return None
-
-
 SERVER: tuple[Option, ...] = (
     Option("node.id", Kind.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
     Option(
@@ -273,6 +267,15 @@ SERVER: tuple[Option, ...] = (
         high=MS_PER_DAY,
     ),
     Option(
+        "log.compaction.check.interval.ms",
+        Kind.LONG,
+        15_000,
+        "How often compacted topics are looked at for work.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
         "log.cleanup.hour",
         Kind.INT,
         4,
@@ -332,9 +335,8 @@ TOPIC: tuple[Option, ...] = (
         "cleanup.policy",
         Kind.LIST,
         ("delete",),
-        "What happens to old segments.",
+        "What happens to old records: delete by age and size, compact to the newest of each key, or both.",
         choices=("delete", "compact"),
-        check=_refuse_compaction,
     ),
     Option(
         "compression.type",
@@ -430,6 +432,23 @@ TOPIC: tuple[Option, ...] = (
         high=INT64_MAX,
     ),
     Option(
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        0.5,
+        "Share of a compacted log that no round has looked at yet, past which one is worth it.",
+        low=0.0,
+        high=1.0,
+    ),
+    Option(
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        0,
+        "Records younger than this are never compacted away.",
+        "ms",
+        low=0,
+        high=INT64_MAX,
+    ),
+    Option(
         "min.insync.replicas",
         Kind.INT,
         1,
@@ -501,12 +520,23 @@ class TopicConfig:
     message_timestamp_type: str
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
     min_insync_replicas: int
     retention_bytes: int
     retention_ms: int
     segment_bytes: int
     segment_ms: int
     unclean_leader_election_enable: bool
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether age and size end a segment; a log that is only compacted keeps the newest of each key."""
+        return "delete" in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,6 +563,7 @@ class Config:
     log_sync_threads: int
     log_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
+    log_compaction_check_interval_ms: int
     log_cleanup_hour: int
     disk_clean_percent: int
     disk_force_percent: int

@@ -139,11 +139,21 @@ class Broker:
 
     def _new_partition(self, topic: Topic, index: int) -> Partition:
         return Partition(
-            topic.name, index, topic.path, topic.config, self._open_log, self._commit, self._on_dirty
+            topic.name,
+            index,
+            topic.path,
+            topic.config,
+            self._open_log,
+            self._commit,
+            self._on_dirty,
+            self.disk,
         )
 
     def _open_log(self, path: Path, config: TopicConfig) -> Log:
-        return Log.open(self.disk, path, config, self.clock, self._files, self._producer_limits)
+        opened = Log.open(self.disk, path, config, self.clock, self._files, self._producer_limits)
+        for note in opened.notes:
+            log.warning("%s/%s: %s", path.parent.name, path.name, note)
+        return opened
 
     def _on_dirty(self, partition: Partition) -> None:
         self.housekeeping.mark_dirty(partition)

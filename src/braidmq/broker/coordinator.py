@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("braid.groups")
 
 LOAD_BYTES = 4 * 1024 * 1024
-TOPIC_OPTIONS = {"retention.ms": "-1", "segment.bytes": "104857600"}
+TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 
 
 class Committer(NamedTuple):

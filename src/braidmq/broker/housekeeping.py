@@ -17,6 +17,7 @@ from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
 from braidmq.broker.topics import Topics
 from braidmq.config import MS_PER_DAY, Config
+from braidmq.log.compaction import CompactionJob, Compactor
 from braidmq.log.retention import remove
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
@@ -65,6 +66,7 @@ class Housekeeping:
             (FLUSH_ROUND_S, self._flush_aged),
             (self._config.log_checkpoint_interval_ms / 1000, self.checkpoint),
             (self._config.log_retention_check_interval_ms / 1000, self.clean),
+            (self._config.log_compaction_check_interval_ms / 1000, self.compact),
         ]
         self._tasks = [asyncio.ensure_future(self._repeat(every_s, duty)) for every_s, duty in duties]
 
@@ -98,7 +100,11 @@ class Housekeeping:
         dirty, self._dirty = self._dirty, {}
         for partition in dirty:
             partition.dirty = False
-            await self.checkpoint_one(partition)
+            try:
+                await self.checkpoint_one(partition)
+            except OSError as error:
+                log.error("%s: no checkpoint could be written: %s", partition, error)
+                self.mark_dirty(partition)
 
     async def checkpoint_one(self, partition: Partition) -> None:
         if not partition.is_open or partition.log.failed is not None:
@@ -108,6 +114,25 @@ class Housekeeping:
         if job is not None:
             await self._threads.run(job.run)
             partition_log.checkpoint_done(job)
+
+    # -- compaction -----------------------------------------------------------------------------
+
+    async def compact(self) -> None:
+        """One round for every compacted partition that has enough to gain from it."""
+        for partition in self._all_partitions():
+            begun = partition.begin_compaction(self._clock.wall_ms())
+            if begun is not None:
+                await self._compact_one(partition, *begun)
+
+    async def _compact_one(self, partition: Partition, compactor: Compactor, job: CompactionJob) -> None:
+        try:
+            while not job.ended:
+                try:
+                    await self._threads.run(job.run)
+                finally:
+                    compactor.done(job)
+        except (OSError, ApiError) as error:
+            log.error("%s: compaction stopped: %s", partition, error)
 
     # -- retention ------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ from typing import Protocol
 
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.config import Flush, TopicConfig
+from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
+from braidmq.platform.disk import Disk
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import (
@@ -25,6 +27,7 @@ from braidmq.wire.records import (
     check_produced,
     parse_header,
     recompress,
+    records,
     restamp_append_time,
 )
 
@@ -52,8 +55,8 @@ class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_codec", "_commit", "_config", "_directory", "_durable_waits", "_log", "_on_dirty", "_open",
-        "_watchers", "dirty", "index", "syncs", "topic",
+        "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_log",
+        "_on_dirty", "_open", "_watchers", "dirty", "index", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,7 @@ class Partition:
         open_log: Callable[[Path, TopicConfig], Log],
         commit: GroupCommit,
         on_dirty: Callable[[Partition], None],
+        disk: Disk,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -73,6 +77,8 @@ class Partition:
         self._open = open_log
         self._commit = commit
         self._on_dirty = on_dirty
+        self._disk = disk
+        self._compactor: Compactor | None = None
         self._log: Log | None = None
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
@@ -142,6 +148,8 @@ class Partition:
         if config.message_timestamp_type == "LogAppendTime":
             restamp_append_time(batch, now_ms)
             header = parse_header(batch)
+        if config.compacts:
+            self._check_keys(batch)
         log = self.log
         appended = log.append(batch, header, LEADER_EPOCH)
         if not self.dirty:
@@ -164,6 +172,11 @@ class Partition:
             f"{self}: record time {header.max_timestamp} is outside of what the topic allows around the"
             f" broker's {now_ms}; see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
         )
+
+    def _check_keys(self, batch: memoryview) -> None:
+        """A compacted topic keeps the newest of each key; a record without one could only be lost."""
+        if any(record.key is None for record in records(batch)):
+            raise ApiError(ErrorCode.INVALID_RECORD, f"{self} is compacted: every record needs a key")
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back once everything below `offset` is on disk, or with an error when it never will be."""
@@ -241,9 +254,23 @@ class Partition:
 
     def reconfigure(self, config: TopicConfig) -> None:
         self._set_config(config)
+        self._compactor = None
         if self._log is not None:
             self._log.reconfigure(config)
             self._commit.request(self)
+
+    def begin_compaction(self, now_ms: int) -> tuple[Compactor, CompactionJob] | None:
+        """A round of compaction, if the topic asks for it and one is worth it."""
+        if not self._config.compacts or self._log is None or self._log.failed is not None:
+            return None
+        if self._compactor is None:
+            limits = CompactionLimits(
+                dirty_ratio_min=self._config.min_cleanable_dirty_ratio,
+                lag_min_ms=self._config.min_compaction_lag_ms,
+            )
+            self._compactor = Compactor(self._log, self._disk, str(self.path), limits)
+        job = self._compactor.begin(now_ms, self.high_watermark, self._config)
+        return None if job is None else (self._compactor, job)
 
     def request_flush(self) -> None:
         self._commit.request(self)

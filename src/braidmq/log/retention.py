@@ -24,7 +24,8 @@ def expired_count(
         left_bytes -= segment.size_bytes
         follower = segments[number + 1] if number + 1 < len(segments) else None
         deleted = follower is not None and follower.base_offset <= start_offset
-        too_large = config.retention_bytes != NO_LIMIT and left_bytes >= config.retention_bytes
+        limited = config.deletes and config.retention_bytes != NO_LIMIT
+        too_large = limited and left_bytes >= config.retention_bytes
         if not (
             deleted or (too_large and follower is not None) or (by_time and _too_old(segment, config, now_ms))
         ):
@@ -33,7 +34,7 @@ def expired_count(
 
 
 def _too_old(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
-    if config.retention_ms == NO_LIMIT or not segment.size_bytes:
+    if not config.deletes or config.retention_ms == NO_LIMIT or not segment.size_bytes:
         return False
     segment.load()
     newest_ms = segment.max_timestamp if segment.max_timestamp != NO_TIMESTAMP else segment.created_ms

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from unit.embedded import embedded
 
 from braidmq.wire.errors import ApiError, ErrorCode
+from unit.embedded import embedded
 
 
 def test_topics_are_found_by_pattern_and_followed_as_they_change(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Compacted topics: the newest of each key stays, through the broker's own rounds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from braidmq.broker.partition import Partition
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
+from unit.embedded import embedded
+
+NOW_MS = 1_700_000_000_000
+OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "1024", "flush": "async", "retention.ms": "1"}
+
+
+def put(partition: Partition, key: bytes | None, value: bytes) -> None:
+    partition.append(memoryview(build_batch([(key, value, [], NOW_MS)])), NOW_MS)
+
+
+def contents(partition: Partition) -> list[tuple[bytes | None, bytes | None]]:
+    found, offset = [], partition.log.start_offset
+    while (part := partition.read(offset, 1 << 20)) is not None:
+        content = part.read()
+        part.release()
+        at = 0
+        while len(content) - at >= HEADER_BYTES:
+            header = parse_header(content, at)
+            found += [(record.key, record.value) for record in records(content[at : at + header.size])]
+            at += header.size
+            offset = header.next_offset
+    return found
+
+
+def test_the_newest_of_each_key_stays_and_nothing_expires(tmp_path: Path) -> None:
+    """L9: log compaction, on a topic whose retention.ms would have deleted everything."""
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker:
+            partition = (await broker.topics.create("t", 1, OPTIONS)).partitions[0]
+            for number in range(200):
+                put(partition, b"key-%d" % (number % 5), b"value-%d" % number)
+            partition.request_flush()
+            while partition.log.durable_offset < 200:
+                await asyncio.sleep(0.01)
+            await broker.housekeeping.checkpoint()
+            before = partition.log.size_bytes
+            await broker.housekeeping.compact()
+            await broker.housekeeping.clean()
+            assert partition.log.size_bytes < before / 3
+            assert partition.log.end_offset == 200
+            assert dict(contents(partition)) == {
+                b"key-%d" % (n % 5): b"value-%d" % n for n in range(195, 200)
+            }
+
+    asyncio.run(run())
+
+
+def test_a_record_without_a_key_has_no_place_in_a_compacted_topic(tmp_path: Path) -> None:
+    """L9: it could only be lost, so it is refused."""
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker:
+            partition = (await broker.topics.create("t", 1, OPTIONS)).partitions[0]
+            with pytest.raises(ApiError, match="needs a key") as caught:
+                put(partition, None, b"x")
+            assert caught.value.code is ErrorCode.INVALID_RECORD
+
+    asyncio.run(run())
