@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from braidmq.platform.disk import Disk
+from braidmq.wire.checksum import crc32c
 
 _ENTRY = struct.Struct(">II")
 ENTRY_BYTES_MAX = 64 * 1024 * 1024

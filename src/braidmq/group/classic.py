@@ -227,13 +227,7 @@ class ClassicGroup(Rebalancing):
     # Joining
 
     def _check_join(self, request: Join, now_ms: int) -> None:
-        settings = self._settings
-        least_ms, most_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-        if not least_ms <= request.session_timeout_ms <= most_ms:
-            raise ApiError(
-                ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"a session of {request.session_timeout_ms} ms is not within {least_ms} to {most_ms}",
-            )
+        self._settings.check_session(request.session_timeout_ms)
         if self.state is State.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} was deleted")
         if not self._has_room(request):
@@ -241,7 +235,7 @@ class ClassicGroup(Rebalancing):
                 self._remove(member)
                 self._rebalance_or_complete(now_ms)
             raise ApiError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {settings.group_max_size} members"
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {self._settings.group_max_size} members"
             )
         if self.state is State.EMPTY:
             supported = bool(request.protocol_type and request.protocols)

@@ -25,10 +25,13 @@ from braidmq.group.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     STATIC_LEAVING_EPOCH,
+    ClassicTraits,
     ConsumerMember,
     Heartbeat,
     MemberState,
     Subscription,
+    check_epoch,
+    check_request,
 )
 from braidmq.group.offsets import Expirable
 from braidmq.group.settings import GroupSettings
@@ -107,7 +110,7 @@ class ConsumerGroup:
         self.state_since_ms = now_ms
         self._settings = settings
         self._new_id = new_id
-        self._owners: dict[Partition, str] = {}
+        self.owners: dict[Partition, str] = {}
         self._catalog_version: int | None = None
         self._matched: dict[str, frozenset[str]] = {}
         self._subscriptions: Counter[Subscription] = Counter()
@@ -132,13 +135,18 @@ class ConsumerGroup:
         self.epoch, self.target_epoch = stored.epoch, stored.target_epoch
         self.targets = dict(stored.targets)
         for member in stored.members:
-            self.members[member.member_id] = member
-            self._subscriptions[member.subscription] += 1
-            if member.instance_id is not None:
-                self.static[member.instance_id] = member.member_id
-            for partition in member.assigned | member.revoking:
-                self._owners[partition] = member.member_id
-            self._set_deadlines(member, now_ms)
+            self.adopt(member, now_ms)
+
+    def adopt(self, member: ConsumerMember, now_ms: int) -> None:
+        """Takes in a member from somewhere else, with all that it has."""
+        self.members[member.member_id] = member
+        self.targets.setdefault(member.member_id, member.assigned)
+        self._subscriptions[member.subscription] += 1
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        for partition in member.assigned | member.revoking:
+            self.owners[partition] = member.member_id
+        self._set_deadlines(member, now_ms)
 
     def rewrite_all(self) -> None:
         """Some changes could not be written: the next ones bring everything there is."""
@@ -154,24 +162,14 @@ class ConsumerGroup:
 
     def heartbeat(self, beat: Heartbeat, catalog: Catalog, now_ms: int) -> Beat:
         """Joins, stays, or leaves, as the member epoch says. Raises ApiError."""
-        _check_request(beat)
+        check_request(beat)
         if beat.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
-            return self._leave(beat, now_ms)
+            return self.leave(beat, now_ms)
         if beat.pattern:
             catalog.matching(beat.pattern)
         member = self._member_of(beat)
-        before, told = (member.profile(), member.position()), member.assigned
-        self._subscriptions[member.subscription] -= 1
-        changed = member.take(beat) or member.deadline_ms is None
-        self._subscriptions[member.subscription] += 1
-        if changed or catalog.version != self._catalog_version:
-            self._refresh_topics(catalog, changed)
-        if self.epoch > self.target_epoch and self._may_compute_target(now_ms):
-            self._compute_target(now_ms)
-        target = self.targets.get(member.member_id, NOTHING)
-        member.reconcile(target, self.target_epoch, beat.owned, self._owners)
-        self._note(member, before)
-        self._set_deadlines(member, now_ms)
+        told = member.assigned
+        self.advance(member, beat, catalog, now_ms)
         tell = beat.is_full or member.assigned != told
         return Beat(
             member.member_id,
@@ -180,44 +178,69 @@ class ConsumerGroup:
             member.assigned if tell else None,
         )
 
+    def advance(
+        self,
+        member: ConsumerMember,
+        beat: Heartbeat,
+        catalog: Catalog,
+        now_ms: int,
+        classic: ClassicTraits | None = None,
+    ) -> None:
+        """Takes over what the member says, lets the group follow, and the member catch up with the group."""
+        before = (member.profile(), member.position())
+        member.classic = classic
+        self._subscriptions[member.subscription] -= 1
+        changed = member.take(beat) or member.deadline_ms is None
+        self._subscriptions[member.subscription] += 1
+        if changed or catalog.version != self._catalog_version:
+            self._refresh_topics(catalog, changed)
+        if self.epoch > self.target_epoch and self._may_compute_target(now_ms):
+            self._compute_target(now_ms)
+        target = self.targets.get(member.member_id, NOTHING)
+        member.reconcile(target, self.target_epoch, beat.owned, self.owners)
+        self._note(member, before)
+        self._set_deadlines(member, now_ms)
+
     def _member_of(self, beat: Heartbeat) -> ConsumerMember:
         if beat.instance_id is not None:
             return self._static_member_of(beat)
         member = self.members.get(beat.member_id)
         if beat.member_epoch == JOINING_EPOCH:
             if member is None:
-                return self._add(beat.member_id or self._new_id())
+                return self.add(beat.member_id or self._new_id())
             # It has lost its state and owns nothing, whatever we gave it: it begins again.
-            member.release(member.assigned | member.revoking, self._owners)
+            member.release(member.assigned | member.revoking, self.owners)
             member.assigned = member.revoking = NOTHING
             member.epoch = member.previous_epoch = JOINING_EPOCH
             member.state = MemberState.STABLE
             return member
         if member is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id!r} is not a member of the group")
-        _check_epoch(member, beat)
+        check_epoch(member, beat)
         return member
 
     def _static_member_of(self, beat: Heartbeat) -> ConsumerMember:
         assert beat.instance_id is not None
         holder = self.static.get(beat.instance_id)
         if beat.member_epoch != JOINING_EPOCH:
-            member = self._check_static(beat.member_id, beat.instance_id)
-            _check_epoch(member, beat)
+            member = self.check_static(beat.member_id, beat.instance_id)
+            check_epoch(member, beat)
             return member
         member_id = beat.member_id or self._new_id()
         if holder is None:
-            member = self._add(member_id)
+            member = self.add(member_id)
             self.static[beat.instance_id] = member_id
             return member
         member = self.members[holder]
-        if member.epoch != STATIC_LEAVING_EPOCH and holder != member_id:
+        released = member.epoch == STATIC_LEAVING_EPOCH or member.classic is not None
+        if not released and holder != member_id:
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID, f"instance {beat.instance_id!r} is still member {holder!r}"
             )
-        return self._replace(member, member_id)
+        return self.replace(member, member_id)
 
-    def _check_static(self, member_id: str, instance_id: str) -> ConsumerMember:
+    def check_static(self, member_id: str, instance_id: str) -> ConsumerMember:
+        """The member with that instance id, if it is this one."""
         holder = self.static.get(instance_id)
         if holder is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has instance id {instance_id!r}")
@@ -225,7 +248,8 @@ class ConsumerGroup:
             raise ApiError(ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id!r} is now {holder!r}")
         return self.members[holder]
 
-    def _add(self, member_id: str) -> ConsumerMember:
+    def add(self, member_id: str) -> ConsumerMember:
+        """A new member that has said nothing about itself yet."""
         most = self._settings.group_consumer_max_size
         if len(self.members) >= most:
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {most} members")
@@ -234,7 +258,7 @@ class ConsumerGroup:
         self._changes.gone.discard(member_id)
         return member
 
-    def _replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
+    def replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member is back, perhaps under a new id; what was its own is its own again."""
         former = member.member_id
         del self.members[former]
@@ -244,9 +268,9 @@ class ConsumerGroup:
             self._changes.profiles.add(member_id)
             if former in self.targets:
                 self.targets[member_id] = self.targets.pop(former)
-        member.release(member.revoking, self._owners)
+        member.release(member.revoking, self.owners)
         for partition in member.assigned:
-            self._owners[partition] = member_id
+            self.owners[partition] = member_id
         member.member_id = member_id
         member.revoking = NOTHING
         member.state = MemberState.STABLE
@@ -256,9 +280,10 @@ class ConsumerGroup:
         self.static[member.instance_id] = member_id
         return member
 
-    def _leave(self, beat: Heartbeat, now_ms: int) -> Beat:
+    def leave(self, beat: Heartbeat, now_ms: int) -> Beat:
+        """Goes for good, or as a static member for a while. Raises ApiError."""
         if beat.instance_id is not None:
-            member = self._check_static(beat.member_id, beat.instance_id)
+            member = self.check_static(beat.member_id, beat.instance_id)
         elif beat.member_id in self.members:
             member = self.members[beat.member_id]
         else:
@@ -266,14 +291,14 @@ class ConsumerGroup:
         if beat.member_epoch == STATIC_LEAVING_EPOCH:
             # It will be back before its session ends, so nobody gets its partitions meanwhile.
             before = (member.profile(), member.position())
-            member.release(member.revoking, self._owners)
+            member.release(member.revoking, self.owners)
             member.revoking = NOTHING
             member.epoch = STATIC_LEAVING_EPOCH
             member.rebalance_deadline_ms = None
             self._note(member, before)
         else:
-            self._remove(member)
-            self._drop_unread_topics()
+            self.remove(member)
+            self.drop_unread_topics()
             if not self.members:
                 self.state_since_ms = now_ms
         return Beat(beat.member_id, beat.member_epoch, 0, None)
@@ -300,7 +325,7 @@ class ConsumerGroup:
             self._matched[pattern] = catalog.matching(pattern)
         return self._matched[pattern]
 
-    def _drop_unread_topics(self) -> None:
+    def drop_unread_topics(self) -> None:
         """After members have gone: what only they read is no longer the group's business."""
         names: set[str] = set()
         self._subscriptions = +self._subscriptions
@@ -347,9 +372,9 @@ class ConsumerGroup:
         for member in list(self.members.values()):
             deadlines = [one for one in (member.deadline_ms, member.rebalance_deadline_ms) if one is not None]
             if deadlines and min(deadlines) <= now_ms:
-                self._remove(member)
+                self.remove(member)
                 removed.append(member.member_id)
-        self._drop_unread_topics()
+        self.drop_unread_topics()
         if removed and not self.members:
             self.state_since_ms = now_ms
         left = [one.deadline_ms for one in self.members.values()]
@@ -357,8 +382,9 @@ class ConsumerGroup:
         self._earliest_ms = min((one for one in left if one is not None), default=None)
         return removed
 
-    def _remove(self, member: ConsumerMember) -> None:
-        member.release(member.assigned | member.revoking, self._owners)
+    def remove(self, member: ConsumerMember) -> None:
+        """Takes a member out; what it had is free."""
+        member.release(member.assigned | member.revoking, self.owners)
         del self.members[member.member_id]
         self.targets.pop(member.member_id, None)
         if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
@@ -369,13 +395,24 @@ class ConsumerGroup:
         self._bump()
 
     def _set_deadlines(self, member: ConsumerMember, now_ms: int) -> None:
-        member.deadline_ms = now_ms + self._settings.group_consumer_session_timeout_ms
-        self._wake_by(member.deadline_ms)
+        self.extend_session(member, now_ms)
+        if member.classic is not None:
+            return
         if member.state is not MemberState.UNREVOKED:
             member.rebalance_deadline_ms = None
         elif member.rebalance_deadline_ms is None:
-            member.rebalance_deadline_ms = now_ms + member.rebalance_timeout_ms
-            self._wake_by(member.rebalance_deadline_ms)
+            self.rebalance_by(member, now_ms + member.rebalance_timeout_ms)
+
+    def extend_session(self, member: ConsumerMember, now_ms: int) -> None:
+        """The member has been heard from."""
+        session_ms = self._settings.group_consumer_session_timeout_ms
+        member.deadline_ms = now_ms + (member.classic.session_timeout_ms if member.classic else session_ms)
+        self._wake_by(member.deadline_ms)
+
+    def rebalance_by(self, member: ConsumerMember, deadline_ms: int) -> None:
+        """The member has until then to do what it was told."""
+        member.rebalance_deadline_ms = deadline_ms
+        self._wake_by(deadline_ms)
 
     def _wake_by(self, deadline_ms: int) -> None:
         if self._earliest_ms is None or deadline_ms < self._earliest_ms:
@@ -395,7 +432,8 @@ class ConsumerGroup:
             return
         if member_id not in self.members:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
-        if not transactional and version < COMMITS_WITH_EPOCH_SINCE:
+        classic = self.members[member_id].classic is not None
+        if not transactional and not classic and version < COMMITS_WITH_EPOCH_SINCE:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION, "members of a server-assigned group commit with OffsetCommit 9"
             )
@@ -410,9 +448,10 @@ class ConsumerGroup:
         self._check_same_epoch(member_id, epoch)
 
     def _check_same_epoch(self, member_id: str, epoch: int) -> None:
-        known = self.members[member_id].epoch
-        if epoch != known:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, f"epoch {epoch} is not the member's {known}")
+        member = self.members[member_id]
+        if epoch != member.epoch:
+            code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+            raise ApiError(code, f"epoch {epoch} is not the member's {member.epoch}")
 
     def expirable(self, now_ms: int) -> Expirable | None:
         """Offsets of topics that nobody reads may expire, by the age of each commit."""
@@ -423,39 +462,3 @@ class ConsumerGroup:
 
     def subscribed(self) -> frozenset[str]:
         return frozenset(self.subscribed_topics) if self.members else frozenset()
-
-
-def _check_request(beat: Heartbeat) -> None:
-    """What cannot be right whatever the group looks like."""
-    if beat.instance_id == "" or beat.rack_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id or rack id is not empty where it is given")
-    if beat.member_epoch < STATIC_LEAVING_EPOCH:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is no member epoch")
-    if beat.member_epoch == JOINING_EPOCH:
-        if beat.rebalance_timeout_ms < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a rebalance timeout")
-        if beat.owned is None or beat.owned:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins must not own partitions")
-        if beat.topics is None and beat.pattern is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to subscribe to topics or to a pattern")
-    elif not beat.member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a member has an id")
-    if beat.member_epoch == STATIC_LEAVING_EPOCH and beat.instance_id is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "only a static member can leave for a while")
-    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
-        raise ApiError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}"
-        )
-
-
-def _check_epoch(member: ConsumerMember, beat: Heartbeat) -> None:
-    """A member one epoch behind may have missed an answer; any other difference means it has lost track."""
-    if beat.member_epoch == member.epoch:
-        return
-    missed = beat.member_epoch == member.previous_epoch
-    if missed and beat.owned is not None and beat.owned <= member.assigned:
-        return
-    raise ApiError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"member epoch {beat.member_epoch} is not {member.epoch}; give up all partitions and join again",
-    )

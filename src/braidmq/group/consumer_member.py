@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from braidmq.group.assignors import NOTHING, Partition, Partitions
+from braidmq.group.assignors import ASSIGNORS, NOTHING, Partition, Partitions
+from braidmq.group.events import Protocol
+from braidmq.wire.errors import ApiError, ErrorCode
 
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
@@ -57,12 +60,20 @@ class Heartbeat:
         return self.member_epoch == JOINING_EPOCH or complete
 
 
+class ClassicTraits(NamedTuple):
+    """What is different about a member that still speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+
 class ConsumerMember:
     """What the group knows about one member."""
 
     __slots__ = (
         "assigned",
         "assignor",
+        "classic",
         "client_host",
         "client_id",
         "deadline_ms",
@@ -92,6 +103,7 @@ class ConsumerMember:
         self.topics: frozenset[str] = frozenset()
         self.pattern = ""
         self.assignor: str | None = None
+        self.classic: ClassicTraits | None = None
         self.assigned: Partitions = NOTHING
         self.revoking: Partitions = NOTHING
         self.deadline_ms: int | None = None
@@ -126,6 +138,7 @@ class ConsumerMember:
             self.topics,
             self.pattern,
             self.assignor,
+            self.classic,
         )
 
     def position(self) -> tuple[object, ...]:
@@ -182,3 +195,39 @@ class ConsumerMember:
 def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
     """A member that does not say what it owns has not let go of anything."""
     return owned is None or not owned.isdisjoint(revoking)
+
+
+def check_request(beat: Heartbeat) -> None:
+    """What cannot be right whatever the group looks like."""
+    if beat.instance_id == "" or beat.rack_id == "":
+        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id or rack id is not empty where it is given")
+    if beat.member_epoch < STATIC_LEAVING_EPOCH:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is no member epoch")
+    if beat.member_epoch == JOINING_EPOCH:
+        if beat.rebalance_timeout_ms < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a rebalance timeout")
+        if beat.owned is None or beat.owned:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins must not own partitions")
+        if beat.topics is None and beat.pattern is None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to subscribe to topics or to a pattern")
+    elif not beat.member_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a member has an id")
+    if beat.member_epoch == STATIC_LEAVING_EPOCH and beat.instance_id is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "only a static member can leave for a while")
+    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}"
+        )
+
+
+def check_epoch(member: ConsumerMember, beat: Heartbeat) -> None:
+    """A member one epoch behind may have missed an answer; any other difference means it has lost track."""
+    if beat.member_epoch == member.epoch:
+        return
+    missed = beat.member_epoch == member.previous_epoch
+    if missed and beat.owned is not None and beat.owned <= member.assigned:
+        return
+    raise ApiError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"member epoch {beat.member_epoch} is not {member.epoch}; give up all partitions and join again",
+    )

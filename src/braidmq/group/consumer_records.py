@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from braidmq.group.assignors import Partitions
 from braidmq.group.consumer_group import Changes, ConsumerGroup, StoredConsumerGroup
-from braidmq.group.consumer_member import ConsumerMember, MemberState
-from braidmq.group.events import KeyValue
+from braidmq.group.consumer_member import ClassicTraits, ConsumerMember, MemberState
+from braidmq.group.events import KeyValue, Protocol
 from braidmq.group.records import split, versioned
 from braidmq.wire.errors import ProtocolError
-from braidmq.wire.schema import Message, array, decode, int8, int32, string, uuid
+from braidmq.wire.schema import Message, array, data, decode, int8, int32, string, struct, uuid
 
 GROUP_KEY = 3
 PROFILE_KEY = 5
@@ -43,6 +43,16 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message, versions=(0, 0), flexi
     assignment_epoch: int = int32()
 
 
+class ClassicProtocol(Message):
+    name: str = string()
+    metadata: bytes = data()
+
+
+class ClassicMemberMetadata(Message):
+    session_timeout_ms: int = int32()
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
+
+
 class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible=0):
     instance_id: str | None = string(nullable=0)
     rack_id: str | None = string(nullable=0)
@@ -52,6 +62,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible=0):
     subscribed_topic_regex: str | None = string(nullable=0)
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable=0)
+    classic_member_metadata: ClassicMemberMetadata | None = struct(ClassicMemberMetadata, nullable=0, tag=0)
 
 
 class TopicPartitions(Message):
@@ -166,6 +177,9 @@ def _member(member_id: str, values: dict[int, bytes]) -> ConsumerMember:
     member.pattern = profile.subscribed_topic_regex or ""
     member.rebalance_timeout_ms = profile.rebalance_timeout_ms
     member.assignor = profile.server_assignor
+    if (classic := profile.classic_member_metadata) is not None:
+        protocols = tuple(Protocol(one.name, one.metadata) for one in classic.supported_protocols)
+        member.classic = ClassicTraits(classic.session_timeout_ms, protocols)
     if POSITION_KEY in values:
         position = decode(ConsumerGroupCurrentMemberAssignmentValue, *split(values[POSITION_KEY]))
         member.epoch, member.previous_epoch = position.member_epoch, position.previous_member_epoch
@@ -192,8 +206,18 @@ def _profile(member: ConsumerMember) -> bytes:
         subscribed_topic_regex=member.pattern or None,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
+        classic_member_metadata=None if member.classic is None else _classic(member.classic),
     )
     return versioned(value, 0)
+
+
+def _classic(traits: ClassicTraits) -> ClassicMemberMetadata:
+    return ClassicMemberMetadata(
+        session_timeout_ms=traits.session_timeout_ms,
+        supported_protocols=[
+            ClassicProtocol(name=one.name, metadata=one.metadata) for one in traits.protocols
+        ],
+    )
 
 
 def _position(member: ConsumerMember) -> bytes:

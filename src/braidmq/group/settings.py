@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from braidmq.wire.errors import ApiError, ErrorCode
+
 MS_PER_MINUTE = 60_000
 
 
@@ -27,3 +29,12 @@ class GroupSettings:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 100_000
+
+    def check_session(self, timeout_ms: int) -> None:
+        """Raises ApiError if members of the classic protocol may not ask for such a session."""
+        least_ms, most_ms = self.group_min_session_timeout_ms, self.group_max_session_timeout_ms
+        if not least_ms <= timeout_ms <= most_ms:
+            raise ApiError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"a session of {timeout_ms} ms is not within {least_ms} to {most_ms}",
+            )

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from crc32c import crc32c
-
 from braidmq.log.producer_state import SNAPSHOT_NAME, ProducerState
 from braidmq.platform.disk import Disk
+from braidmq.wire.checksum import crc32c
 
 CHECKPOINT_NAME = "checkpoint"
 NO_SNAPSHOT = -1

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
 
-from crc32c import crc32c
-
 from braidmq.log.key_map import KeyMap
 from braidmq.wire import kernel
+from braidmq.wire.checksum import crc32c
 from braidmq.wire.compress import deflate
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import (

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from braidmq.config import TopicConfig
 from braidmq.log.cleaner import BatchCleaner, Fate, Survey, Transactions, is_aborted, opened, without_gaps
 from braidmq.log.files import FileCache
@@ -30,6 +28,7 @@ from braidmq.log.scan import Damage, check_bytes, hop
 from braidmq.log.segment import LOG_SUFFIX, NO_TIMESTAMP, Segment
 from braidmq.log.swap import Swap
 from braidmq.platform.disk import Disk, DiskFile
+from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import BatchHeader, parse_header
 

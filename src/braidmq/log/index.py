@@ -19,10 +19,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from braidmq.log.files import FileCache
 from braidmq.platform.disk import Disk, DiskFile, Mapped
+from braidmq.wire.checksum import crc32c
 
 OFFSET_SUFFIX = ".index"
 TIME_SUFFIX = ".timeindex"

@@ -18,8 +18,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader
 

@@ -19,9 +19,8 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from braidmq.wire import kernel
+from braidmq.wire.checksum import crc32c
 from braidmq.wire.compress import Codec, deflate, inflate
 from braidmq.wire.errors import ApiError, ErrorCode, ProtocolError
 
