@@ -225,7 +225,7 @@ def _read_partition(journal: Journal, reader: Consumer, home: TopicPartition, hi
     reader.assign([home])
     next_offset, deadline = 0, time.monotonic() + WAIT_S
     while next_offset < high:
-        batch = records(reader.consume(1_000, timeout=1))
+        batch = records(reader.consume(min(1_000, high - next_offset), timeout=1))
         if batch:
             deadline = time.monotonic() + WAIT_S
         elif time.monotonic() > deadline:
