@@ -8,7 +8,8 @@ requests and time in, and carries effects out.
     classic           a group of the classic protocol, on top of rebalance (the two barriers) and roster
                       (the members)
     consumer_group    a group of the new protocol, with consumer_member, and assignors that decide who
-                      reads what
+                      reads what; mixed lets classic members stay in it until they are upgraded
+    catalog, pattern  the topics there are, and which of them a pattern means
     offsets           what a group has committed
     records, consumer_records, loading    how all of it is written to and read from `__consumer_offsets`
     events            the requests, answers and effects that go in and out
@@ -31,8 +32,9 @@ How a shell uses it
     its reply.
 3.  Heartbeat, LeaveGroup. `Groups.heartbeat` answers at once. `Groups.leave` gives the answer and effects
     for others.
-4.  ConsumerGroupHeartbeat. `Groups.consumer_heartbeat` gives the answer, and records to be durable before
-    it is sent; the broker's topics come in as a `catalog.Catalog`. ApiErrors are answers.
+4.  ConsumerGroupHeartbeat. `Groups.consumer_heartbeat` gives the answer and effects to be carried out
+    first, in the sense of 2. ApiErrors are answers. The broker's topics come in as a function that
+    returns the current `catalog.TopicCatalog`, of which a new one is made when topics change.
 5.  OffsetCommit. Check with `Groups.check_commit` and each metadata with `offsets.checked_metadata`, write
     one `records.offset_record` per partition, and when they are durable enter them with
     `Groups.offsets_to_change(group_id, now_ms).commit(...)`; then answer. In a transaction

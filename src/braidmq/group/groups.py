@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from braidmq.group import consumer_records
+from braidmq.group import consumer_records, mixed
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
@@ -60,9 +60,12 @@ class Expired(NamedTuple):
 class Groups:
     """The groups of a broker and the offsets they have committed."""
 
-    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: GroupSettings, new_id: Callable[[], str], catalog: Callable[[], Catalog]
+    ) -> None:
         self.settings = settings
         self._new_id = new_id
+        self._catalog = catalog
         self._groups: dict[str, Group] = {}
         self._offsets: dict[str, OffsetTable] = {}
         self._groups_of_producer: dict[int, set[str]] = {}
@@ -88,6 +91,9 @@ class Groups:
     def join(self, group_id: str, request: Join, token: Token, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         try:
+            found = self._groups.get(group_id)
+            if isinstance(found, ConsumerGroup) and found.members:
+                return self._join_mixed(found, request, token, now_ms)
             group = self._group_to_join(group_id, request, now_ms, effects)
         except ApiError as error:
             return [Reply(token, Joined(error.code, request.member_id))]
@@ -103,11 +109,6 @@ class Groups:
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
-        if group is not None and group.members:
-            raise ApiError(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the members of {group_id!r} are assigned by the server",
-            )
         if request.member_id != NO_MEMBER:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no classic group {group_id!r}")
         if group is None:
@@ -116,10 +117,22 @@ class Groups:
             effects.append(Write(tuple(consumer_records.tombstones(group_id))))
         return self._create(group_id, now_ms)
 
+    def _join_mixed(self, group: ConsumerGroup, request: Join, token: Token, now_ms: int) -> list[Effect]:
+        self.settings.check_session(request.session_timeout_ms)
+        new_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
+        answer = mixed.join(group, request, new_id, self._catalog(), now_ms)
+        self._set_alarm(group)
+        return [*_written(group), Reply(token, answer)]
+
     def sync(self, group_id: str, request: Sync, token: Token, now_ms: int) -> list[Effect]:
-        group = self.find_classic(group_id)
+        group = self._groups.get(group_id)
         if group is None:
             return [Reply(token, Synced(_missing(group_id)))]
+        if isinstance(group, ConsumerGroup):
+            try:
+                return [Reply(token, mixed.sync(group, request, self._catalog(), now_ms))]
+            except ApiError as error:
+                return [Reply(token, Synced(error.code))]
         effects = group.sync(request, token, now_ms)
         self._set_alarm(group)
         return effects
@@ -127,18 +140,25 @@ class Groups:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
-        group = self.find_classic(group_id)
+        group = self._groups.get(group_id)
         if group is None:
             return _missing(group_id)
+        if isinstance(group, ConsumerGroup):
+            code = mixed.heartbeat(group, member_id, instance_id, generation, now_ms)
+            self._set_alarm(group)
+            return code
         return group.heartbeat(member_id, instance_id, generation, now_ms)
 
     def leave(
         self, group_id: str, leavers: Sequence[Leaver], now_ms: int
     ) -> tuple[ErrorCode, list[ErrorCode], list[Effect]]:
         """The code of the whole, the codes of the leavers, and what follows for the others."""
-        group = self.find_classic(group_id)
+        group = self._groups.get(group_id)
         if group is None:
             return _missing(group_id), [], []
+        if isinstance(group, ConsumerGroup):
+            codes = mixed.leave(group, leavers, now_ms)
+            return ErrorCode.NONE, codes, _written(group)
         codes, effects = group.leave(leavers, now_ms)
         self._set_alarm(group)
         return ErrorCode.NONE, codes, effects
@@ -156,30 +176,37 @@ class Groups:
 
     # Server-assigned membership
 
-    def consumer_heartbeat(
-        self, group_id: str, beat: Heartbeat, catalog: Catalog, now_ms: int
-    ) -> tuple[Beat, list[KeyValue]]:
+    def consumer_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> tuple[Beat, list[Effect]]:
         """The answer, and what has to be written before it is sent. Raises ApiError."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
-        group = self._groups.get(group_id)
-        records: list[KeyValue] = []
-        if not isinstance(group, ConsumerGroup):
-            if beat.member_epoch != JOINING_EPOCH or (group is not None and group.state is not State.EMPTY):
-                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no server-assigned group")
-            made = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
-            if group is None:
-                self._check_room()
-            else:
-                # Epochs go on from the generations, so that no member of before can take one for its own.
-                made.epoch = group.generation
-                records.append((group_key(group_id), None))
-            group = made
-        answer = group.heartbeat(beat, catalog, now_ms)
+        before = self._groups.get(group_id)
+        if isinstance(before, ConsumerGroup):
+            group = before
+        else:
+            group = self._change_over(group_id, before, beat, now_ms)
+        answer = group.heartbeat(beat, self._catalog(), now_ms)
+        effects = _written(group)
+        if isinstance(before, ClassicGroup):
+            effects = [Write(((group_key(group_id), None),)), *effects, *mixed.dismiss(before)]
         self._groups[group_id] = group
         self._set_alarm(group)
-        records += consumer_records.changed_records(group, group.take_changes())
-        return answer, records
+        return answer, effects
+
+    def _change_over(
+        self, group_id: str, before: ClassicGroup | None, beat: Heartbeat, now_ms: int
+    ) -> ConsumerGroup:
+        """A new group, with the members of the classic one that was there."""
+        made = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
+        if beat.member_epoch != JOINING_EPOCH:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no server-assigned group")
+        if before is None:
+            self._check_room()
+        elif before.state is State.EMPTY or mixed.can_upgrade(before):
+            mixed.upgrade(before, made, self._catalog(), now_ms)
+        else:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a classic group of another kind")
+        return made
 
     # Time
 
@@ -355,9 +382,14 @@ def _missing(group_id: str) -> ErrorCode:
 def _tick(group: Group, now_ms: int) -> list[Effect]:
     if isinstance(group, ClassicGroup):
         return group.tick(now_ms)
-    if not group.tick(now_ms):
-        return []
-    return [Write(tuple(consumer_records.changed_records(group, group.take_changes())))]
+    group.tick(now_ms)
+    return _written(group)
+
+
+def _written(group: ConsumerGroup) -> list[Effect]:
+    """What changed in the group, to be written down."""
+    records = tuple(consumer_records.changed_records(group, group.take_changes()))
+    return [Write(records)] if records else []
 
 
 def _deserted(group: Group) -> bool:

@@ -7,7 +7,19 @@ from itertools import count
 import pytest
 
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced, Write
+from braidmq.group.events import (
+    Effect,
+    Join,
+    Joined,
+    KeyValue,
+    Leaver,
+    Protocol,
+    Reply,
+    Store,
+    Sync,
+    Synced,
+    Write,
+)
 from braidmq.group.groups import Groups
 from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed
@@ -18,11 +30,12 @@ from scenarios.story import subscription
 from unit.group.catalogs import FakeCatalog
 
 WEEK_MS = 7 * 86_400_000
+CATALOG = FakeCatalog(orders=2)
 
 
 def new_groups(**settings: int) -> Groups:
     ids = count(1)
-    return Groups(GroupSettings(**settings), lambda: str(next(ids)))
+    return Groups(GroupSettings(**settings), lambda: str(next(ids)), lambda: CATALOG)
 
 
 def join(member_id: str = "", protocol_type: str = "consumer") -> Join:
@@ -230,24 +243,36 @@ def heartbeat(member_id: str, epoch: int) -> Heartbeat:
     )
 
 
+def load_written(loading: Loading, effects: list[Effect]) -> list[KeyValue]:
+    """Loads what a `Write` among the effects writes; returns it."""
+    written = [record for effect in effects if isinstance(effect, Write) for record in effect.records]
+    for record in written:
+        loading.record(*record)
+    return written
+
+
+def test_a_group_that_is_not_one_of_consumers_does_not_change_over() -> None:
+    """C4: as long as it has members; who comes with the other protocol is told there is none."""
+    groups = new_groups()
+    stable(groups, "workers", protocol_type="connect")
+    with pytest.raises(ApiError) as refused:
+        groups.consumer_heartbeat("workers", heartbeat("ann", 0), 4_000)
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
 def test_an_empty_group_changes_over_to_the_protocol_of_who_comes() -> None:
     """C4: there and back; its offsets stay, and epochs go on where generations were."""
-    groups, catalog, loading = new_groups(), FakeCatalog(orders=2), Loading()
+    groups, loading = new_groups(), Loading()
     member_id = stable(groups, "g")
     groups.offsets_to_change("g", 0).commit("orders", 0, Committed(5, -1, "", 0))
-    with pytest.raises(ApiError) as refused:
-        groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 4_000)
-    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     groups.leave("g", [Leaver(member_id)], 4_000)
-    answer, records = groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 4_000)
+    answer, effects = groups.consumer_heartbeat("g", heartbeat("ann", 0), 4_000)
     assert answer.member_epoch == 3
-    assert records[0] == (group_key("g"), None)
-    for record in records:
-        loading.record(*record)
+    written = load_written(loading, effects)
+    assert written[0] == (group_key("g"), None)
     assert list(loading.consumer()) == ["g"]
-    assert joined(groups.join("g", join(), 1, 5_000)).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert groups.heartbeat("g", member_id, None, 2, 5_000) is ErrorCode.UNKNOWN_MEMBER_ID
-    groups.consumer_heartbeat("g", heartbeat("ann", -1), catalog, 5_000)
+    groups.consumer_heartbeat("g", heartbeat("ann", -1), 5_000)
     (write,) = groups.join("g", join(), 1, 5_000)
     assert isinstance(write, Write)
     assert groups.find_classic("g") is not None
@@ -256,12 +281,12 @@ def test_an_empty_group_changes_over_to_the_protocol_of_who_comes() -> None:
 
 def test_members_of_server_assigned_groups_that_fall_silent_are_removed_and_that_is_written() -> None:
     """C4: by the same timer, with tombstones; the group goes when nothing is left of it."""
-    groups, catalog = new_groups(), FakeCatalog(orders=2)
+    groups = new_groups()
     with pytest.raises(ApiError) as refused:
-        groups.consumer_heartbeat("g", heartbeat("ann", 1), catalog, 0)
+        groups.consumer_heartbeat("g", heartbeat("ann", 1), 0)
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert len(groups) == 0
-    groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 0)
+    groups.consumer_heartbeat("g", heartbeat("ann", 0), 0)
     groups.check_commit("g", "ann", None, 1, 0, 9)
     groups.check_fetch("g", "ann", 1)
     assert groups.check_offset_delete("g") == {"orders"}
@@ -279,12 +304,11 @@ def test_members_of_server_assigned_groups_that_fall_silent_are_removed_and_that
 
 def test_changes_that_could_not_be_written_are_written_with_the_next_ones() -> None:
     """C6: a group is never ahead of its records for longer than a failure lasts."""
-    groups, catalog, loading = new_groups(), FakeCatalog(orders=2), Loading()
-    groups.consumer_heartbeat("g", heartbeat("ann", 0), catalog, 0)
+    groups, loading = new_groups(), Loading()
+    groups.consumer_heartbeat("g", heartbeat("ann", 0), 0)
     assert groups.store_failed("g", 0) == []
-    _, records = groups.consumer_heartbeat("g", heartbeat("ann", 1), catalog, 0)
-    for record in records:
-        loading.record(*record)
+    _, effects = groups.consumer_heartbeat("g", heartbeat("ann", 1), 0)
+    load_written(loading, effects)
     stored = loading.consumer()["g"]
     assert [member.member_id for member in stored.members] == ["ann"]
     assert len(stored.targets["ann"]) == 2
