@@ -64,7 +64,7 @@ class Broker:
         self.producer_ids = ProducerIds(self.store, self.threads)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
-        self.coordinator = Coordinator(self.topics, self.clock, GroupSettings())
+        self.coordinator = Coordinator(self.topics, self.clock, GroupSettings(), self.catalog)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
 

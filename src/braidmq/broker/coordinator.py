@@ -63,7 +63,7 @@ class Committer(NamedTuple):
 class Coordinator:
     """Coordinates every group of this broker."""
 
-    def __init__(self, topics: Topics, clock: Clock, settings: GroupSettings) -> None:
+    def __init__(self, topics: Topics, clock: Clock, settings: GroupSettings, catalog: Catalog) -> None:
         self._topics = topics
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ class Coordinator:
         self._timer_due_ms: int | None = None
         self._partition: Partition | None = None
         self._opening = asyncio.Lock()
-        self.groups = Groups(settings, lambda: new_uuid().hex())
+        self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog)
 
     # -- the internal topic ---------------------------------------------------------------------
 
@@ -132,16 +132,13 @@ class Coordinator:
 
     # -- server-assigned membership -------------------------------------------------------------
 
-    async def consumer_heartbeat(self, group_id: str, beat: Heartbeat, catalog: Catalog) -> Beat:
+    async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
+        """The answer to a member, once what it changed is on disk. ApiError when the group refuses."""
         await self.open()
-        answer, changes = self.groups.consumer_heartbeat(group_id, beat, catalog, self.now_ms())
-        self._set_timer()
-        if changes:
-            try:
-                await self._write(changes)
-            except ApiError:
-                self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
-                raise
+        answer, effects = self.groups.consumer_heartbeat(group_id, beat, self.now_ms())
+        durable_at = self._perform(group_id, effects)
+        if durable_at is not None:
+            await self._durable(durable_at)
         return answer
 
     # -- offsets --------------------------------------------------------------------------------
@@ -185,8 +182,11 @@ class Coordinator:
 
     # -- effects --------------------------------------------------------------------------------
 
-    def _perform(self, group_id: str, effects: Sequence[Effect]) -> None:
-        """Does what a group asked for, in order: a reply waits for the writes before it."""
+    def _perform(self, group_id: str, effects: Sequence[Effect]) -> int | None:
+        """Does what a group asked for, in order: a reply waits for the writes before it.
+
+        Returns the offset at which all of it is durable, None where nothing was written.
+        """
         durable_at: int | None = None
         failure: ApiError | None = None
         for effect in effects:
@@ -201,6 +201,7 @@ class Coordinator:
         if failure is not None:
             self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
         self._set_timer()
+        return durable_at
 
     def _changes(self, effect: Store | Write) -> Sequence[KeyValue]:
         if isinstance(effect, Write):
@@ -231,16 +232,18 @@ class Coordinator:
 
     async def _write(self, changes: Sequence[KeyValue]) -> None:
         """Appends records and waits until they are on disk."""
-        if not changes:
-            return
-        durable: asyncio.Future[ErrorCode] = self._loop.create_future()
+        if changes:
+            await self._durable(self._append(changes))
+
+    async def _durable(self, offset: int) -> None:
         assert self._partition is not None
+        durable: asyncio.Future[ErrorCode] = self._loop.create_future()
 
         def on_durable(code: ErrorCode) -> None:
             if not durable.done():
                 durable.set_result(code)
 
-        self._partition.when_durable(self._append(changes), on_durable)
+        self._partition.when_durable(offset, on_durable)
         code = await durable
         if code is not ErrorCode.NONE:
             raise ApiError(code, "the change could not be brought to disk")

@@ -47,7 +47,7 @@ async def consumer_group_heartbeat(
         owned=None if request.topic_partitions is None else _partitions(request.topic_partitions),
     )
     try:
-        answer = await face.broker.coordinator.consumer_heartbeat(request.group_id, beat, face.broker.catalog)
+        answer = await face.broker.coordinator.consumer_heartbeat(request.group_id, beat)
     except ApiError as error:
         return ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=error.message)
     assignment = None
