@@ -55,6 +55,24 @@ def assign_uniform(readers: Mapping[str, Reader], topics: Mapping[TopicId, int])
     return {member_id: frozenset(partitions) for member_id, partitions in plan.items()}
 
 
+def assign_shared(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) -> dict[str, Partitions]:
+    """For share groups: everybody has something to do, and every partition has somebody, or several.
+
+    Members with the same subscription deal the partitions out among themselves in turn.
+    """
+    plan: dict[str, Partitions] = {}
+    alike: dict[frozenset[TopicId], list[str]] = {}
+    for member_id, reader in sorted(readers.items()):
+        alike.setdefault(reader.topics, []).append(member_id)
+    for subscription, members in alike.items():
+        wanted = sorted(topic for topic in subscription if topic in topics)
+        partitions = [(topic, number) for topic in wanted for number in range(topics[topic])]
+        for place, member_id in enumerate(members):
+            turn = place % len(partitions) if partitions else 0
+            plan[member_id] = frozenset(partitions[turn :: len(members)])
+    return plan
+
+
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
 DEFAULT_ASSIGNOR = "uniform"
 

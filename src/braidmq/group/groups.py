@@ -35,10 +35,11 @@ from braidmq.group.offsets import Committed, OffsetTable, Place
 from braidmq.group.rebalance import State
 from braidmq.group.records import group_key, offset_record
 from braidmq.group.settings import GroupSettings
+from braidmq.group.share_group import ShareGroup, ShareGroupState
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class Outcome(NamedTuple):
@@ -109,6 +110,8 @@ class Groups:
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
+        if isinstance(group, ShareGroup):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group_id!r} is a share group")
         if request.member_id != NO_MEMBER:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no classic group {group_id!r}")
         if group is None:
@@ -126,7 +129,7 @@ class Groups:
 
     def sync(self, group_id: str, request: Sync, token: Token, now_ms: int) -> list[Effect]:
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return [Reply(token, Synced(_missing(group_id)))]
         if isinstance(group, ConsumerGroup):
             try:
@@ -141,7 +144,7 @@ class Groups:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return _missing(group_id)
         if isinstance(group, ConsumerGroup):
             code = mixed.heartbeat(group, member_id, instance_id, generation, now_ms)
@@ -154,7 +157,7 @@ class Groups:
     ) -> tuple[ErrorCode, list[ErrorCode], list[Effect]]:
         """The code of the whole, the codes of the leavers, and what follows for the others."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return _missing(group_id), [], []
         if isinstance(group, ConsumerGroup):
             codes = mixed.leave(group, leavers, now_ms)
@@ -181,6 +184,8 @@ class Groups:
         if not group_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
         before = self._groups.get(group_id)
+        if isinstance(before, ShareGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
         if isinstance(before, ConsumerGroup):
             group = before
         else:
@@ -207,6 +212,25 @@ class Groups:
         else:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a classic group of another kind")
         return made
+
+    def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
+        """The answer to a member of a share group. Raises ApiError."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+        group = self._groups.get(group_id)
+        if group is None and beat.member_epoch == JOINING_EPOCH:
+            self._check_room()
+            group = ShareGroup(group_id, self.settings)
+        if not isinstance(group, ShareGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no share group")
+        answer = group.heartbeat(beat, self._catalog(), now_ms)
+        self._groups[group_id] = group
+        self._set_alarm(group)
+        return answer
+
+    def add_share(self, group_id: str) -> None:
+        """A share group is known from its delivery state; it has no members yet."""
+        self._groups.setdefault(group_id, ShareGroup(group_id, self.settings))
 
     # Time
 
@@ -252,6 +276,8 @@ class Groups:
         if isinstance(group, ConsumerGroup):
             group.check_commit(member_id, generation, version, transactional)
             return
+        if isinstance(group, ShareGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
         if group is None:
             if generation >= 0:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
@@ -292,8 +318,8 @@ class Groups:
     def check_offset_delete(self, group_id: str) -> frozenset[str] | None:
         """Topics whose offsets may not be deleted, None for all of them; ApiError where nothing may be."""
         group = self._groups.get(group_id)
-        if group is None:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        if group is None or isinstance(group, ShareGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r} with offsets")
         if isinstance(group, ConsumerGroup):
             return group.subscribed()
         if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -304,6 +330,8 @@ class Groups:
         """Offsets past their time and groups with nothing left, for their tombstones to be written."""
         found = []
         for group in self._groups.values():
+            if isinstance(group, ShareGroup):
+                continue  # its delivery state is not ours to expire
             table = self.offsets(group.group_id)
             expirable = group.expirable(now_ms)
             places: list[Place] = []
@@ -330,7 +358,7 @@ class Groups:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
-        if group.state not in (State.EMPTY, ConsumerGroupState.EMPTY):
+        if group.state not in (State.EMPTY, ConsumerGroupState.EMPTY, ShareGroupState.EMPTY):
             return ErrorCode.NON_EMPTY_GROUP, ()
         records = _tombstones(group, self.offsets(group_id).places(), True)
         self._drop(group_id)
@@ -383,7 +411,7 @@ def _tick(group: Group, now_ms: int) -> list[Effect]:
     if isinstance(group, ClassicGroup):
         return group.tick(now_ms)
     group.tick(now_ms)
-    return _written(group)
+    return _written(group) if isinstance(group, ConsumerGroup) else []
 
 
 def _written(group: ConsumerGroup) -> list[Effect]:
@@ -394,15 +422,15 @@ def _written(group: ConsumerGroup) -> list[Effect]:
 
 def _deserted(group: Group) -> bool:
     """Whether nobody is in the group or about to be."""
-    if isinstance(group, ConsumerGroup):
-        return not group.members
-    return group.state is State.EMPTY and not group.roster.expected
+    if isinstance(group, ClassicGroup):
+        return group.state is State.EMPTY and not group.roster.expected
+    return not group.members
 
 
 def _tombstones(group: Group, places: list[Place], group_too: bool) -> tuple[KeyValue, ...]:
     records = [offset_record(group.group_id, topic, partition, None) for topic, partition in places]
     if group_too and isinstance(group, ClassicGroup):
         records.append((group_key(group.group_id), None))
-    elif group_too:
+    elif group_too and isinstance(group, ConsumerGroup):
         records += consumer_records.tombstones(group.group_id)
     return tuple(records)
