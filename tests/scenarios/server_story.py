@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from braidmq.group.assignors import Partitions
-from braidmq.group.catalog import Topic, TopicCatalog
 from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
+from unit.group.catalogs import FakeCatalog
 
 SECOND_MS = 1000
 
@@ -51,10 +51,9 @@ class Story:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.topics: dict[str, Topic] = {}
         self.group = ConsumerGroup("g", GroupSettings(), lambda: "unused", 0)
         self.actors: dict[str, Actor] = {}
-        self.catalog = TopicCatalog(0, {})
+        self.catalog = FakeCatalog()
         self.out: list[str] = []
 
     def play(self, line: str) -> list[str]:
@@ -64,8 +63,7 @@ class Story:
         self.pass_time(round(float(when) * SECOND_MS))
         options = dict(word.split("=", 1) for word in rest) if who != "topic" else {}
         if who == "topic":
-            self.topics[verb] = Topic(verb.encode(), int(rest[0]))
-            self.catalog = TopicCatalog(self.catalog.version + 1, dict(self.topics))
+            self.catalog.put(verb, int(rest[0]))
         elif who == "group":
             self.show()
         else:
@@ -141,7 +139,10 @@ class Story:
 
 
 def spelled(partitions: Partitions) -> str:
-    return " ".join(f"{topic.decode()}/{number}" for topic, number in sorted(partitions)) or "nothing"
+    return (
+        " ".join(f"{topic.decode().rstrip('.')}/{number}" for topic, number in sorted(partitions))
+        or "nothing"
+    )
 
 
 def played(text: str) -> str:

@@ -10,7 +10,7 @@ requests and time in, and carries effects out.
     consumer_group    a group of the new protocol, with consumer_member, and assignors that decide who
                       reads what; mixed lets classic members stay in it until they are upgraded
     share_group       membership of a share group; what its members acquire is kept by the delivery engine
-    catalog, pattern  the topics there are, and which of them a pattern means
+    catalog           what the broker tells its groups about topics
     offsets           what a group has committed
     records, consumer_records, loading    how all of it is written to and read from `__consumer_offsets`
     events            the requests, answers and effects that go in and out
@@ -34,8 +34,7 @@ How a shell uses it
 3.  Heartbeat, LeaveGroup. `Groups.heartbeat` answers at once. `Groups.leave` gives the answer and effects
     for others.
 4.  ConsumerGroupHeartbeat. `Groups.consumer_heartbeat` gives the answer and effects to be carried out
-    first, in the sense of 2. ApiErrors are answers. The broker's topics come in as a function that
-    returns the current `catalog.TopicCatalog`, of which a new one is made when topics change.
+    first, in the sense of 2. ApiErrors are answers. The broker's topics come in as a `catalog.Catalog`.
     ShareGroupHeartbeat is answered by `Groups.share_heartbeat`; nothing is written for it. Share groups
     known from stored delivery state are announced with `Groups.add_share`.
 5.  OffsetCommit. Check with `Groups.check_commit` and each metadata with `offsets.checked_metadata`, write

@@ -193,7 +193,9 @@ class Groups:
         answer = group.heartbeat(beat, self._catalog(), now_ms)
         effects = _written(group)
         if isinstance(before, ClassicGroup):
-            effects = [Write(((group_key(group_id), None),)), *effects, *mixed.dismiss(before)]
+            # In one batch: a crash leaves either the group as it was or the group as it is.
+            records = tuple(record for one in effects if isinstance(one, Write) for record in one.records)
+            effects = [Write(((group_key(group_id), None), *records)), *mixed.dismiss(before)]
         self._groups[group_id] = group
         self._set_alarm(group)
         return answer, effects
