@@ -174,9 +174,16 @@ class ConsumerGroup:
         return Beat(
             member.member_id,
             member.epoch,
-            self._settings.group_consumer_heartbeat_interval_ms,
+            self._interval_ms(member),
             member.assigned if tell else None,
         )
+
+    def _interval_ms(self, member: ConsumerMember) -> int:
+        settings = self._settings
+        usual_ms = settings.group_consumer_heartbeat_interval_ms
+        if member.is_reconciled(self.target_epoch):
+            return usual_ms
+        return min(usual_ms, settings.group_consumer_reconciling_interval_ms)
 
     def advance(
         self,
