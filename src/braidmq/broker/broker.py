@@ -36,6 +36,7 @@ from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
 
 CLUSTER_KEY = "cluster/id"
+OFFSETS_CHECK_S = 600.0
 
 log = logging.getLogger("braid.broker")
 
@@ -75,7 +76,7 @@ class Broker:
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
         self.housekeeping.measure_disk()
-        self.housekeeping.start()
+        self.housekeeping.start((OFFSETS_CHECK_S, self.coordinator.expire))
 
     async def stop(self) -> None:
         """Flushes and closes every log; the next start has nothing to recover."""

@@ -111,13 +111,13 @@ class Coordinator:
     async def join(self, group_id: str, request: Join) -> Joined:
         await self.open()
         answer: asyncio.Future[Joined] = self._loop.create_future()
-        self._perform(group_id, self.groups.join(group_id, request, answer, self.now_ms()))
+        self._carry_out(group_id, self.groups.join(group_id, request, answer, self.now_ms()))
         return await answer
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
         await self.open()
         answer: asyncio.Future[Synced] = self._loop.create_future()
-        self._perform(group_id, self.groups.sync(group_id, request, answer, self.now_ms()))
+        self._carry_out(group_id, self.groups.sync(group_id, request, answer, self.now_ms()))
         return await answer
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
@@ -127,7 +127,7 @@ class Coordinator:
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> tuple[ErrorCode, list[ErrorCode]]:
         code, codes, effects = self.groups.leave(group_id, leavers, self.now_ms())
-        self._perform(group_id, effects)
+        self._carry_out(group_id, effects)
         return code, codes
 
     # -- server-assigned membership -------------------------------------------------------------
@@ -136,9 +136,13 @@ class Coordinator:
         """The answer to a member, once what it changed is on disk. ApiError when the group refuses."""
         await self.open()
         answer, effects = self.groups.consumer_heartbeat(group_id, beat, self.now_ms())
-        durable_at = self._perform(group_id, effects)
-        if durable_at is not None:
-            await self._durable(durable_at)
+        try:
+            durable_at = self._perform(group_id, effects)
+            if durable_at is not None:
+                await self._durable(durable_at)
+        except ApiError:
+            self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
+            raise
         return answer
 
     # -- offsets --------------------------------------------------------------------------------
@@ -182,10 +186,21 @@ class Coordinator:
 
     # -- effects --------------------------------------------------------------------------------
 
+    def _carry_out(self, group_id: str, effects: Sequence[Effect]) -> None:
+        """Performs effects; a group whose change could not be written is told so, and answers its members."""
+        try:
+            self._perform(group_id, effects)
+        except ApiError as error:
+            log.error("group %s: a change could not be written: %s", group_id, error.message)
+            for effect in self.groups.store_failed(group_id, self.now_ms()):
+                if isinstance(effect, Reply):
+                    _settle(effect, ErrorCode.NONE)
+
     def _perform(self, group_id: str, effects: Sequence[Effect]) -> int | None:
         """Does what a group asked for, in order: a reply waits for the writes before it.
 
-        Returns the offset at which all of it is durable, None where nothing was written.
+        Returns the offset at which all of it is durable, None where nothing was written. ApiError if it could
+        not be: those who waited have been told, and the group is to be told with `store_failed`.
         """
         durable_at: int | None = None
         failure: ApiError | None = None
@@ -193,14 +208,13 @@ class Coordinator:
             if isinstance(effect, Reply):
                 self._reply(group_id, effect, durable_at, failure)
                 continue
-            changes = self._changes(effect)
             try:
-                durable_at = self._append(changes)
+                durable_at = self._append(self._changes(effect))
             except ApiError as error:
                 failure = error
-        if failure is not None:
-            self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
         self._set_timer()
+        if failure is not None:
+            raise failure
         return durable_at
 
     def _changes(self, effect: Store | Write) -> Sequence[KeyValue]:
@@ -219,7 +233,7 @@ class Coordinator:
             def on_durable(code: ErrorCode) -> None:
                 _settle(reply, code)
                 if code is not ErrorCode.NONE:
-                    self._perform(group_id, self.groups.store_failed(group_id, self.now_ms()))
+                    self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
 
             self._partition.when_durable(durable_at, on_durable)
 
@@ -265,7 +279,7 @@ class Coordinator:
         self._timer = self._timer_due_ms = None
         # A timer may fire a little early; groups then simply have nothing to do yet.
         for outcome in self.groups.tick(self.now_ms()):
-            self._perform(outcome.group_id, outcome.effects)
+            self._carry_out(outcome.group_id, outcome.effects)
         self._set_timer()
 
 

@@ -29,6 +29,9 @@ PARTITIONS_PER_TURN = 64
 log = logging.getLogger("braid.housekeeping")
 
 
+Duty = tuple[float, Callable[[], Awaitable[None]]]
+
+
 class DiskLevel(IntEnum):
     """How full the data disk is, by the watermarks of the configuration."""
 
@@ -61,8 +64,10 @@ class Housekeeping:
         """`partition` has records past its last checkpoint."""
         self._dirty[partition] = None
 
-    def start(self) -> None:
-        duties: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+    def start(self, *others: Duty) -> None:
+        """Begins with its own duties and those of others: every so many seconds, a coroutine."""
+        duties: list[Duty] = [
+            *others,
             (FLUSH_ROUND_S, self._flush_aged),
             (self._config.log_checkpoint_interval_ms / 1000, self.checkpoint),
             (self._config.log_retention_check_interval_ms / 1000, self.clean),
