@@ -120,6 +120,10 @@ class Broker:
 
     async def delete_topic(self, name: str) -> None:
         """Deletes a topic, and with it what groups had committed for it."""
+        if self.topics.get(name).internal:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
+            )
         await self.topics.delete(name)
         await self.coordinator.forget_topic(name)
 

@@ -13,6 +13,8 @@ from braidmq.config import TopicConfig
 from braidmq.wire.errors import ApiError, ErrorCode
 
 NAME_LENGTH_MAX = 249
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+"""Where the broker keeps records of its own, by Kafka's names: clients may read them, only it writes them."""
 # File systems allow 255 bytes, of which the id and the mark of a deleted topic need some.
 DIRECTORY_NAME_CHARACTERS = 200
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -58,6 +60,10 @@ class Topic:
     @property
     def id(self) -> bytes:
         return self.record.id
+
+    @property
+    def internal(self) -> bool:
+        return self.record.name in INTERNAL_TOPICS
 
 
 def check_name(name: str) -> None:

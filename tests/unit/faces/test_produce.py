@@ -10,6 +10,7 @@ import pytest
 
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ErrorCode
+from braidmq.wire.messages.metadata import MetadataRequest, MetadataResponse
 from braidmq.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -17,6 +18,7 @@ from braidmq.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from braidmq.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from braidmq.wire.records import build_batch, parse_header
 from unit.faces.spoken import Speaker, speaker
 
@@ -136,3 +138,21 @@ def test_a_topic_may_choose_codec_and_clock(tmp_path: Path, codec: Codec) -> Non
 
     name = "uncompressed" if codec is Codec.NONE else codec.name.lower()
     run(tmp_path, story, **{"compression.type": name, "message.timestamp.type": "LogAppendTime"})
+
+
+def test_the_brokers_own_topics_are_read_but_not_written_or_deleted(tmp_path: Path) -> None:
+    """C6 W5: nobody forges committed offsets, or takes them away, through an internal topic."""
+
+    async def story(one: Speaker) -> None:
+        await one.broker.coordinator.open()
+        answer = await produce(one, batch_of(one), topic="__consumer_offsets")
+        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="__consumer_offsets")])
+        refused = (await one.ask(gone, DeleteTopicsResponse)).responses[0]
+        assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        told = await one.ask(MetadataRequest(topics=None), MetadataResponse)
+        assert {topic.name: topic.is_internal for topic in told.topics} == {
+            "__consumer_offsets": True, "t": False,
+        }  # fmt: skip
+
+    run(tmp_path, story)

@@ -124,6 +124,7 @@ def _describe(face: KafkaFace, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
+        is_internal=topic.internal,
         partitions=[
             MetadataResponsePartition(
                 partition_index=partition.index,
@@ -205,6 +206,7 @@ def _describe_page(
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
+        is_internal=topic.internal,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 partition_index=partition.index,

@@ -95,6 +95,10 @@ class ProduceHandler:
         else:
             topic = self._topics.find_by_id(topic_id or b"")
             code = ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is not None and topic.internal:
+            return None, ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is written by the broker alone"
+            )
         if topic is not None:
             return topic, None
         return None, ApiError(
