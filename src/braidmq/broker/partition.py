@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from braidmq.broker.group_commit import GroupCommit, Job
-from braidmq.config import Flush, TopicConfig
+from braidmq.config import Flush, TimestampType, TopicConfig
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
@@ -56,7 +56,7 @@ class Partition:
 
     __slots__ = (
         "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_log",
-        "_on_dirty", "_open", "_watchers", "dirty", "index", "syncs", "topic",
+        "_on_dirty", "_open", "_plain", "_watchers", "dirty", "index", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,8 @@ class Partition:
         self._config = config
         self._codec = _CODECS.get(config.compression_type)
         self.syncs = config.flush == Flush.SYNC.value
+        append_time = config.message_timestamp_type == TimestampType.APPEND.value
+        self._plain = self._codec is None and not append_time and not config.compacts
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -140,17 +142,9 @@ class Partition:
             now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
         ):
             self._check_timestamp(header, now_ms)
-        if self._codec is not None and header.codec is not self._codec:
-            # Stored inflated, a batch may not become larger than what is accepted anyway.
-            cap = config.max_message_bytes if self._codec is Codec.NONE else None
-            batch = memoryview(recompress(batch, self._codec, cap))
-            header = check_produced(batch, config.max_message_bytes)
-        if config.message_timestamp_type == "LogAppendTime":
-            restamp_append_time(batch, now_ms)
-            header = parse_header(batch)
-        if config.compacts:
-            self._check_keys(batch)
-        log = self.log
+        if not self._plain:
+            batch, header = self._as_the_topic_wants(batch, header, now_ms)
+        log = self._log if self._log is not None else self.log
         appended = log.append(batch, header, LEADER_EPOCH)
         if not self.dirty:
             self.dirty = True
@@ -164,8 +158,25 @@ class Partition:
                 self._notify()
         return appended, appended.base_offset + header.last_offset_delta + 1
 
+    def _as_the_topic_wants(
+        self, batch: memoryview, header: BatchHeader, now_ms: int
+    ) -> tuple[memoryview, BatchHeader]:
+        """The batch under the topic's codec and clock; refused if a compacted topic could only lose it."""
+        config = self._config
+        if self._codec is not None and header.codec is not self._codec:
+            # Stored inflated, a batch may not become larger than what is accepted anyway.
+            cap = config.max_message_bytes if self._codec is Codec.NONE else None
+            batch = memoryview(recompress(batch, self._codec, cap))
+            header = check_produced(batch, config.max_message_bytes)
+        if config.message_timestamp_type == TimestampType.APPEND.value:
+            restamp_append_time(batch, now_ms)
+            header = parse_header(batch)
+        if config.compacts:
+            self._check_keys(batch)
+        return batch, header
+
     def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
-        if self._config.message_timestamp_type == "LogAppendTime":
+        if self._config.message_timestamp_type == TimestampType.APPEND.value:
             return
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,

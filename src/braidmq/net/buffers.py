@@ -27,14 +27,14 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Free buffers by size, and the count of bytes lent out, which `lent_bytes_max` bounds."""
 
-    __slots__ = ("_favoured", "_free", "_kept_bytes", "_lent_bytes_max", "_waiting", "lent_bytes", "scratch")
+    __slots__ = ("_free", "_kept_bytes", "_lent_bytes_max", "_waiting", "favoured", "lent_bytes", "scratch")
 
     def __init__(self, lent_bytes_max: int) -> None:
         self._free: dict[int, list[memoryview]] = {}
         self._kept_bytes = 0
         self._lent_bytes_max = lent_bytes_max
         self._waiting: deque[Callable[[], bool]] = deque()
-        self._favoured: object | None = None
+        self.favoured: object | None = None
         self.lent_bytes = 0
         self.scratch = memoryview(bytearray(FIRST_BYTES))
         """For requests that are handled before anything else is received."""
@@ -43,9 +43,9 @@ class BufferPool:
         """Whether `taker` may be lent that much more now; if not, it waits with `when_free`."""
         if self.lent_bytes + size_class(size_bytes) <= self._lent_bytes_max:
             return True
-        if self._favoured is None:
-            self._favoured = taker
-        return self._favoured is taker
+        if self.favoured is None:
+            self.favoured = taker
+        return self.favoured is taker
 
     def when_free(self, resume: Callable[[], bool]) -> None:
         """Calls `resume` when there may be room; it says whether it had any use for that."""
@@ -53,8 +53,8 @@ class BufferPool:
 
     def settle(self, taker: object) -> None:
         """`taker` has received a whole request, or is gone: another may be favoured."""
-        if self._favoured is taker:
-            self._favoured = None
+        if self.favoured is taker:
+            self.favoured = None
             self._wake()
 
     def _wake(self) -> None:

@@ -123,7 +123,8 @@ class Connection:
         self._start = 0
         self._filled = 0
         self._hint = FIRST_BYTES
-        self._answers: list[Pending] = []
+        self._answers: list[Pending] | None = None
+        """Answers still to come, in order; an idle connection does not even hold an empty list."""
         self._out = Outbox(sock)
         self._reading = False
         self._writing = False
@@ -253,10 +254,13 @@ class Connection:
             self._pause()
             self._loop.call_soon(self._maybe_resume)
         self._start = at
-        if at > start:
+        if at > start and self._pool.favoured is self:
             self._pool.settle(self)
         if at == filled:
-            self._drop_buffer()
+            if self._buffer is None:
+                self._start = self._filled = 0
+            else:
+                self._drop_buffer()
             self.frame_since = None
             return
         if self._buffer is None:
@@ -269,13 +273,18 @@ class Connection:
     def _accept_answer(self, answer: Parts | Pending) -> None:
         if isinstance(answer, Pending):
             answer.attach(self)
-            self._answers.append(answer)
+            self._wait_for(answer)
         elif self._answers:
             waiting = Pending()
             waiting.complete(answer)
-            self._answers.append(waiting)
+            self._wait_for(waiting)
         else:
             self._out.put(answer)
+
+    def _wait_for(self, answer: Pending) -> None:
+        if self._answers is None:
+            self._answers = []
+        self._answers.append(answer)
 
     def _find_room(self, buffer: memoryview | None) -> memoryview | None:
         """A buffer with free space at its end; None, and a pause, when all connections hold too much."""
@@ -316,7 +325,7 @@ class Connection:
     def _over_limits(self) -> bool:
         return (
             self._out.size_bytes > self._limits.send_bytes_max
-            or len(self._answers) >= self._limits.requests_max
+            or (self._answers is not None and len(self._answers) >= self._limits.requests_max)
             or len(self._out) >= QUEUED_PARTS_MAX
         )
 
@@ -383,7 +392,8 @@ class Connection:
             self._loop.remove_writer(self.fd)
         if self._half_closed and self.settled:
             self.close("closed by the client")
-        self._maybe_resume()
+        if not self._reading:
+            self._maybe_resume()
 
     def _maybe_resume(self) -> bool:
         """Reads again after a pause, first what already lies in the buffer; whether it does."""
@@ -426,9 +436,9 @@ class Connection:
         self._sock.close()
         self._drop_buffer()
         self._pool.settle(self)
-        for answer in self._answers:
+        answers, self._answers = self._answers, None
+        for answer in answers or ():
             answer.abandon()
-        self._answers.clear()
         self._out.discard()
         if self._session is not None:
             self._session.on_closed()

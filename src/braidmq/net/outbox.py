@@ -62,6 +62,15 @@ class Outbox:
         """Sends until everything is gone (true) or the socket is full (false); OSError if it is broken."""
         parts = self._parts
         try:
+            if len(parts) == 1 and isinstance(parts[0], _IN_MEMORY):
+                # Nearly every answer: one piece that fits the socket.
+                whole = len(parts[0])
+                sent = self._sock.send(parts[0])
+                self.size_bytes -= sent
+                if sent == whole:
+                    parts.clear()
+                    return True
+                parts[0] = memoryview(parts[0])[sent:]
             while parts:
                 if isinstance(parts[0], _IN_MEMORY):
                     self._send_bytes(parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 
@@ -76,7 +77,8 @@ class Reactor:
                 # Out of file descriptors: the backlog keeps the client until one is free again.
                 log.error("cannot accept a connection: %s", error.strerror)
                 return
-            self._admit(sock, str(address[0]), sessions)
+            # Interned: ten thousand connections of one address share its text.
+            self._admit(sock, sys.intern(str(address[0])), sessions)
 
     def _admit(self, sock: socket.socket, peer: str, sessions: SessionFactory) -> None:
         if (

@@ -246,19 +246,20 @@ def test_a_filling_disk_drops_the_oldest_and_a_full_one_refuses_writes(tmp_path:
             partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).partitions[0]
             await fill(partition, clock, 5)
             await broker.housekeeping.checkpoint()
-            assert broker.refuses_writes() is None
+            assert broker.housekeeping.disk_level is DiskLevel.FINE
             disk.used_percent = 90
             await broker.housekeeping.clean()
             assert partition.log.start_offset == 1
             disk.used_percent = 96
             await broker.housekeeping.clean()
-            assert "96 % full" in str(broker.refuses_writes())
+            assert broker.housekeeping.disk_level is DiskLevel.FULL
+            assert "96 % full" in broker.why_writes_are_refused()
             found = partition.read(4, 10_000)
             assert found is not None
             found.release()
             disk.used_percent = 50
             await broker.housekeeping.clean()
-            assert broker.refuses_writes() is None
+            assert broker.housekeeping.disk_level is DiskLevel.FINE
 
     asyncio.run(run())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topic import Topic
 from braidmq.net.connection import Pending
@@ -21,6 +22,7 @@ from braidmq.wire.produce import PartitionResult, ProduceRequest
 
 _OK = int(ErrorCode.NONE)
 _ACKS_ALL = -1
+_ACKS = (0, 1, _ACKS_ALL)
 # KIP-110: a client of an older version could not read back what it asks to store.
 _ZSTD_FROM = 7
 _CODEC_AT = 22
@@ -76,7 +78,7 @@ class ProduceHandler:
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
-        if request.acks not in (0, 1, _ACKS_ALL):
+        if request.acks not in _ACKS:
             return ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; it must be 0, 1 or -1 (all)"
             )
@@ -85,8 +87,9 @@ class ProduceHandler:
                 ErrorCode.INVALID_TXN_STATE,
                 "this broker has no transactions; produce without transactional.id",
             )
-        full = self._broker.refuses_writes()
-        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, full) if full else None
+        if self._broker.housekeeping.disk_level is DiskLevel.FULL:
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._broker.why_writes_are_refused())
+        return None
 
     def _find(self, name: str | None, topic_id: bytes | None) -> tuple[Topic | None, ApiError | None]:
         if name is not None:
