@@ -21,6 +21,8 @@ from braidmq.net.connection import Connection, Ending, Limits, Session
 BACKLOG = 4096
 ACCEPTS_PER_EVENT = 128
 ROUND_S = 1.0
+TURN_S = 0.01
+VISITS_PER_TURN = 256
 DRAIN_POLL_S = 0.01
 
 log = logging.getLogger("braid.net")
@@ -39,6 +41,7 @@ class Reactor:
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
+        self._to_visit: list[Connection] = []
         self._refused = 0
         self._unreadable = 0
         self._last_unreadable = ""
@@ -105,11 +108,15 @@ class Reactor:
             self._last_unreadable = f"{connection.peer}: {reason}"
 
     def _make_round(self) -> None:
+        """Looks at some connections; with many of them a round takes several turns, so that nobody waits."""
+        if not self._to_visit:
+            self._to_visit = list(self._connections)
+            self._tell_refusals()
         now = self._loop.time()
         idle_before = now - self._config.net_idle_ms / 1000
         frame_before = now - self._config.net_frame_timeout_ms / 1000
         slow_before = now - ROUND_S
-        for connection in list(self._connections):
+        for connection in self._to_visit[-VISITS_PER_TURN:]:
             since = connection.frame_since
             if since is not None and connection.reading:
                 if since < frame_before:
@@ -120,6 +127,11 @@ class Reactor:
                     connection.shrink()
             elif connection.last_active < idle_before:
                 connection.close(f"idle for {self._config.net_idle_ms} ms")
+        del self._to_visit[-VISITS_PER_TURN:]
+        pause_s = TURN_S if self._to_visit else ROUND_S
+        self._round = self._loop.call_later(pause_s, self._make_round)
+
+    def _tell_refusals(self) -> None:
         if self._refused:
             log.warning(
                 "refused %d connections (net.connections.max=%d, net.connections.per.ip.max=%d)",
@@ -135,7 +147,6 @@ class Reactor:
                 self._last_unreadable,
             )
             self._unreadable = 0
-        self._round = self._loop.call_later(ROUND_S, self._make_round)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
