@@ -15,7 +15,7 @@ TELLERS = {"server": server_story.played, "txn": txn_story.played}
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_a_story_goes_as_it_is_told(path: Path) -> None:
-    """C4 T2: join, leave, crash, slow member, rejoin, static restart, topics; commit, abort, fence, recovery."""
+    """C4 T2: groups that form, change and end; transactions that commit, abort, are fenced and recovered."""
     told = path.read_text(encoding="utf-8")
     played = TELLERS.get(path.name.split("_")[0], story.played)
     assert played(told) == told

@@ -3,12 +3,13 @@
 Actors are producers. `0 ann init app` gives ann the transactional id app; `protocol=1` makes her a client
 from before KIP-890, `timeout=5` are seconds, `goes-on` asks to resume with the epoch she has. Then
 `ann add orders/0` (AddPartitionsToTxn), `ann offsets readers`, `ann verify orders/0`, `ann write orders/0`,
-`ann commit` and `ann abort`. `ann send orders/0 as=x` writes a batch that stays on the way until `ann lands x`.
+`ann commit` and `ann abort`. `ann send orders/0 as=x` sends a batch that is on its way until `ann lands x`.
 `eve copies ann` makes eve a zombie: a process that believes what ann believes now.
 
 The broker writes everything at once, unless `broker holds records` or `broker holds markers` is said, until
 `broker writes records` (or `markers`; one `marker` may be let through). `broker fails records` lets the held
-ones fail. `broker crash` is kill -9 and a restart, `broker expires` its round through idle ids. `show` tells what is known of each transactional id, and what a reader of each partition sees.
+ones fail. `broker crash` is kill -9 and a restart, `broker expires` its round through idle ids. `show` tells
+what is known of each transactional id, and what a reader of each partition sees.
 """
 
 from __future__ import annotations

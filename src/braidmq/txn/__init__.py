@@ -45,8 +45,9 @@ How a shell uses it
     `begin_verification` before asking the coordinator, and hand the guard to `check` when appending: what
     ended in between has withdrawn it. Clients of Produce 12 and later do not send AddPartitionsToTxn: for
     these ask with `add_partitions` (version 5), and while that says CONCURRENT_TRANSACTIONS wait a few
-    milliseconds and ask again, as the markers of the transaction before are on their way. For older clients ask with
-    `verify`. Say codes in the client's words: `versions.told(code, Api.PRODUCE, version)`.
+    milliseconds and ask again, as the markers of the transaction before are on their way. For older clients
+    ask with `verify`. If the answer is no, `withdraw` the guard. Say codes in the client's words:
+    `versions.told(code, Api.PRODUCE, version)`.
 5.  TxnOffsetCommit is a transactional batch to the offsets topic, and goes the same way (`add_partitions`
     from version 5 on, else `verify`), after the group's own check; see `braidmq.group`, number 5.
 6.  Time. Keep one timer at `next_deadline()`, to be looked at again after each call; when it fires, call
