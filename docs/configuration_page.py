@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from braidmq.config import SERVER, TOPIC, Option
+from braidmq.config import GROUP, SERVER, TOPIC, Option
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -40,9 +40,17 @@ Given to a broker they are the defaults of its topics. A topic's own values are 
 (`braid topic create orders -o retention.ms=3600000`), with `braid topic alter`, or by any Kafka admin client.
 """
 
+GROUP_HEAD = """\
+## Group options
+
+Set for a single group by any Kafka admin client (resource type group), before its first member comes or at any
+time. What a group does not set is the broker's option of the same name with `group.` before it.
+"""
+
 
 def render() -> str:
-    return f"{HEAD}\n## Broker options\n\n{_table(SERVER)}\n{TOPIC_HEAD}\n{_table(TOPIC)}"
+    broker = f"{HEAD}\n## Broker options\n\n{_table(SERVER)}"
+    return f"{broker}\n{TOPIC_HEAD}\n{_table(TOPIC)}\n{GROUP_HEAD}\n{_table(GROUP)}"
 
 
 def _table(options: Iterable[Option]) -> str:

@@ -1,7 +1,8 @@
 """Every option Braid has, in one place: name, unit, default, bounds and why one would change it.
 
-There are two tables. `SERVER` holds what belongs to a broker process. `TOPIC` holds what a topic may
-override; the same names given to the broker (`-o retention.ms=…`) become the defaults of all its topics.
+`SERVER` holds what belongs to a broker process. `TOPIC` holds what a topic may override; the same names
+given to the broker (`-o retention.ms=…`) become the defaults of all its topics. `GROUP` holds what a single
+group may have of its own.
 The names are Kafka's wherever Kafka has the option. Values arrive as text from a file, the
 environment (`BRAID_RETENTION_MS`), the command line or an admin client, and pass through `Option.parse`,
 which is the only place that decides what is valid.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,72 @@ SERVER: tuple[Option, ...] = (
         low=1,
         high=10_000_000,
     ),
+    Option(
+        "group.share.session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "A member of a share group that is silent for this long is out of it.",
+        "ms",
+        low=1000,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.share.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
+        "How often members of share groups report; also how soon they learn of new partitions.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.share.max.size",
+        Kind.INT,
+        200,
+        "Members a share group has at most.",
+        low=1,
+        high=100_000,
+    ),
+    Option(
+        "group.share.max.share.sessions",
+        Kind.INT,
+        2_000,
+        "Members of all share groups that read at once; more are refused until some stop.",
+        low=1,
+        high=1_000_000,
+    ),
+    Option(
+        "group.share.partition.max.record.locks",
+        Kind.INT,
+        2_000,
+        "Records of a partition that a share group may have handed out and not settled: what bounds memory.",
+        low=10,
+        high=100_000,
+    ),
+    Option(
+        "group.share.record.lock.duration.ms",
+        Kind.INT,
+        30_000,
+        "How long a consumer of a share group holds a record before it goes to another.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.share.delivery.count.limit",
+        Kind.INT,
+        5,
+        "How often a record is delivered in a share group before it is given up.",
+        low=1,
+        high=1_000,
+    ),
+    Option(
+        "group.share.auto.offset.reset",
+        Kind.STRING,
+        "latest",
+        "Where a share group begins on a partition it has not read yet: its first record, or its end.",
+        choices=("earliest", "latest"),
+    ),
 )
 
 TOPIC: tuple[Option, ...] = (
@@ -503,6 +570,18 @@ TOPIC: tuple[Option, ...] = (
 SERVER_BY_NAME: Mapping[str, Option] = {option.name: option for option in SERVER}
 TOPIC_BY_NAME: Mapping[str, Option] = {option.name: option for option in TOPIC}
 
+GROUP: tuple[Option, ...] = tuple(
+    replace(option, name=option.name.removeprefix("group."))
+    for option in SERVER
+    if option.name
+    in (
+        "group.share.record.lock.duration.ms",
+        "group.share.delivery.count.limit",
+        "group.share.auto.offset.reset",
+    )
+)
+"""What an admin client may set for a single group; the default is the broker's option, `group.` before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
@@ -570,6 +649,14 @@ class Config:
     disk_full_percent: int
     producer_id_expiration_ms: int
     producer_ids_per_partition_max: int
+    group_share_session_timeout_ms: int
+    group_share_heartbeat_interval_ms: int
+    group_share_max_size: int
+    group_share_max_share_sessions: int
+    group_share_partition_max_record_locks: int
+    group_share_record_lock_duration_ms: int
+    group_share_delivery_count_limit: int
+    group_share_auto_offset_reset: str
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
+from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
+from braidmq.broker.share import Sharing
 from braidmq.broker.topic import Topic
 from braidmq.broker.topics import Topics
 from braidmq.cluster.store import Store
@@ -65,7 +68,9 @@ class Broker:
         self.producer_ids = ProducerIds(self.store, self.threads)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
-        self.coordinator = Coordinator(self.topics, self.clock, GroupSettings(), self.catalog)
+        self.coordinator = Coordinator(self.topics, self.clock, _group_settings(config), self.catalog)
+        self.group_options = GroupOptions(config, self.store, self.threads)
+        self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
 
@@ -75,12 +80,15 @@ class Broker:
         await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
+        for group_id in self.sharing.load():
+            self.coordinator.groups.add_share(group_id)
         self.housekeeping.measure_disk()
         self.housekeeping.start((OFFSETS_CHECK_S, self.coordinator.expire))
 
     async def stop(self) -> None:
         """Flushes and closes every log; the next start has nothing to recover."""
         self.coordinator.stop()
+        self.sharing.stop()
         await self.housekeeping.stop()
         for topic in self.topics:
             for partition in topic.partitions:
@@ -118,12 +126,26 @@ class Broker:
 
     async def delete_topic(self, name: str) -> None:
         """Deletes a topic, and with it what groups had committed for it."""
-        if self.topics.get(name).internal:
+        topic = self.topics.get(name)
+        if topic.internal:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
         await self.topics.delete(name)
         await self.coordinator.forget_topic(name)
+        await self.sharing.forget_topic(topic.id)
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """Deletes a group without members, and all it has kept."""
+        code = await self.coordinator.delete_group(group_id)
+        if code is ErrorCode.NONE:
+            await self.sharing.forget_group(group_id)
+        return code
+
+    async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
+        """Replaces a group's own options; they count at once."""
+        await self.group_options.reconfigure(group_id, overrides)
+        self.sharing.relimit(group_id)
 
     async def delete_records(self, partition: Partition, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
@@ -182,3 +204,11 @@ class Broker:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
                 log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
+
+
+def _group_settings(config: Config) -> GroupSettings:
+    return GroupSettings(
+        group_share_session_timeout_ms=config.group_share_session_timeout_ms,
+        group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
+        group_share_max_size=config.group_share_max_size,
+    )

@@ -145,6 +145,12 @@ class Coordinator:
             raise
         return answer
 
+    def share_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
+        """The answer to a member of a share group, of which nothing is written. ApiError when it refuses."""
+        answer = self.groups.share_heartbeat(group_id, beat, self.now_ms())
+        self._set_timer()
+        return answer
+
     # -- offsets --------------------------------------------------------------------------------
 
     async def commit(

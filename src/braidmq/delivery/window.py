@@ -103,7 +103,7 @@ class DeliveryWindow:
         if acquired:
             self._deadline_ms = min(self._deadline_ms, deadline_ms)
         self._settle_head()
-        return _joined(acquired)
+        return joined(acquired)
 
     def _archive_gaps(self, reading: Reading) -> None:
         """Messages that came back but are no longer in the log (compacted meanwhile) are settled."""
@@ -417,12 +417,12 @@ def _always(status: Status) -> Callable[[Status], Status]:
     return lambda _: status
 
 
-def _joined(acquired: list[Acquired]) -> list[Acquired]:
+def joined(acquired: list[Acquired]) -> list[Acquired]:
     """What follows without a gap and was delivered as often is one range."""
-    joined: list[Acquired] = []
+    ranges: list[Acquired] = []
     for one in acquired:
-        if joined and joined[-1].last + 1 == one.first and joined[-1].deliveries == one.deliveries:
-            joined[-1] = joined[-1]._replace(last=one.last)
+        if ranges and ranges[-1].last + 1 == one.first and ranges[-1].deliveries == one.deliveries:
+            ranges[-1] = ranges[-1]._replace(last=one.last)
         else:
-            joined.append(one)
-    return joined
+            ranges.append(one)
+    return ranges

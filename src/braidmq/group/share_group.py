@@ -64,6 +64,11 @@ class ShareGroup:
     def state(self) -> ShareGroupState:
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
+    @property
+    def target_epoch(self) -> int:
+        """The epoch for which partitions were last assigned."""
+        return self._target_epoch
+
     def heartbeat(self, beat: Heartbeat, catalog: Catalog, now_ms: int) -> Beat:
         """Joins, stays, or leaves, as the member epoch says. Raises ApiError."""
         _check_request(beat)

@@ -31,6 +31,10 @@ class Speaker:
         self.face.advertise("broker.example.com", 9092)
         self._session = KafkaSession(self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1")))
 
+    def close(self) -> None:
+        """As if the connection were gone; the next request comes on it all the same."""
+        self._session.on_closed()
+
     async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
         """Sends `request` in its newest version, or the one given, and reads the answer."""
         spoken = request.versions[1] if version is None else version

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 
 class Asked(NamedTuple):
-    """The version a client speaks, what it calls itself, and where it is."""
+    """The version a client speaks, what it calls itself, where it is, and the connection it uses."""
 
     version: int
     client_id: str
     host: str
+    connection: object = None

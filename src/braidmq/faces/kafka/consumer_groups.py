@@ -50,19 +50,20 @@ async def consumer_group_heartbeat(
         answer = await face.broker.coordinator.consumer_heartbeat(request.group_id, beat)
     except ApiError as error:
         return ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=error.message)
-    assignment = None
-    if answer.assignment is not None:
-        assignment = HeartbeatAssignment(
-            topic_partitions=[
-                HeartbeatTopicPartitions(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in _by_topic(answer.assignment)
-            ]
-        )
     return ConsumerGroupHeartbeatResponse(
         member_id=answer.member_id,
         member_epoch=answer.member_epoch,
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
-        assignment=assignment,
+        assignment=None if answer.assignment is None else heartbeat_assignment(answer.assignment),
+    )
+
+
+def heartbeat_assignment(partitions: Partitions) -> HeartbeatAssignment:
+    return HeartbeatAssignment(
+        topic_partitions=[
+            HeartbeatTopicPartitions(topic_id=topic_id, partitions=indexes)
+            for topic_id, indexes in _by_topic(partitions)
+        ]
     )
 
 
@@ -112,13 +113,13 @@ def _member(face: KafkaFace, group: ConsumerGroup, member: ConsumerMember) -> De
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.pattern or None,
-        assignment=_assignment(face, member.assigned),
-        target_assignment=_assignment(face, group.targets.get(member.member_id, NOTHING)),
+        assignment=described_assignment(face, member.assigned),
+        target_assignment=described_assignment(face, group.targets.get(member.member_id, NOTHING)),
         member_type=_CONSUMER_MEMBER,
     )
 
 
-def _assignment(face: KafkaFace, partitions: Partitions) -> DescribedAssignment:
+def described_assignment(face: KafkaFace, partitions: Partitions) -> DescribedAssignment:
     described = []
     for topic_id, indexes in _by_topic(partitions):
         topic = face.broker.topics.find_by_id(topic_id)

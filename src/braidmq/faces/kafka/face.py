@@ -19,10 +19,14 @@ from braidmq.faces.kafka import (
     offsets,
     produce,
     producers,
+    share_acknowledge,
+    share_fetch,
+    share_groups,
     topics,
 )
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
+from braidmq.faces.kafka.share_sessions import ShareSessions, Waiting
 from braidmq.wire.api import Api, request_class
 
 log = logging.getLogger("braid.kafka")
@@ -70,6 +74,13 @@ _HANDLERS: dict[Api, Handler] = {
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer_groups.consumer_group_describe,
     Api.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+    Api.SHARE_GROUP_HEARTBEAT: share_groups.share_group_heartbeat,
+    Api.SHARE_GROUP_DESCRIBE: share_groups.share_group_describe,
+    Api.SHARE_FETCH: share_fetch.share_fetch,
+    Api.SHARE_ACKNOWLEDGE: share_acknowledge.share_acknowledge,
+    Api.DESCRIBE_SHARE_GROUP_OFFSETS: share_groups.describe_share_group_offsets,
+    Api.ALTER_SHARE_GROUP_OFFSETS: share_groups.alter_share_group_offsets,
+    Api.DELETE_SHARE_GROUP_OFFSETS: share_groups.delete_share_group_offsets,
 }
 
 
@@ -85,7 +96,8 @@ class KafkaFace:
         self.host, self.port = "", 0
         self.node_id = broker.config.node_id
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
-        self.waiting_fetches: set[fetch.WaitingFetch] = set()
+        self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions)
+        self.waiting_fetches: set[Waiting] = set()
         self.draining = False
         self.verbs: dict[int, Verb] = {}
         for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):
@@ -109,6 +121,11 @@ class KafkaFace:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a handler failed", exc_info=error)
+
+    def on_closed(self, connection: object) -> None:
+        """A client is gone: what it holds of share groups goes to others."""
+        for session in self.share_sessions.on_closed(connection):
+            share_acknowledge.release(self, session)
 
     def begin_drain(self) -> None:
         """Answers every waiting fetch with what there is, so that connections can settle."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.asked import Asked
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.events import Join, Leaver, Protocol, Sync
 from braidmq.group.groups import Group
+from braidmq.group.share_group import ShareGroup
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
     Coordinator,
@@ -39,18 +41,21 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 _GROUP = 0
+_SHARE_PARTITION = 2
 _SEVERAL_FROM = 4
 _MEMBERS_FROM = 3
 _ERROR_FOR_MISSING_FROM = 6
 _DEAD = "Dead"
 _CLASSIC = "Classic"
 _CONSUMER = "Consumer"
+_SHARE = "Share"
+_SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 
 
 def find_coordinator(
     face: KafkaFace, request: FindCoordinatorRequest, asked: Asked
 ) -> FindCoordinatorResponse:
-    """This broker coordinates every group."""
+    """This broker coordinates every group, and keeps the state of every share group."""
     if asked.version >= _SEVERAL_FROM:
         return FindCoordinatorResponse(
             coordinators=[_coordinator(face, key, request.key_type) for key in request.coordinator_keys]
@@ -66,13 +71,21 @@ def find_coordinator(
 
 
 def _coordinator(face: KafkaFace, key: str, key_type: int) -> Coordinator:
-    if key_type != _GROUP:
+    if key_type == _SHARE_PARTITION and not _SHARE_KEY.fullmatch(key):
         return Coordinator(
             key=key,
             node_id=-1,
             port=-1,
             error_code=int(ErrorCode.INVALID_REQUEST),
-            error_message="this broker coordinates consumer groups only",
+            error_message="the key of a share partition is group:topic id:partition",
+        )
+    if key_type not in (_GROUP, _SHARE_PARTITION):
+        return Coordinator(
+            key=key,
+            node_id=-1,
+            port=-1,
+            error_code=int(ErrorCode.INVALID_REQUEST),
+            error_message="this broker coordinates groups only",
         )
     if not key:
         return Coordinator(
@@ -193,6 +206,13 @@ def _listed(group: Group) -> ListedGroup:
             group_state=group.state.value,
             group_type=_CLASSIC,
         )
+    if isinstance(group, ShareGroup):
+        return ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state.value,
+            group_type=_SHARE,
+        )
     return ListedGroup(
         group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=_CONSUMER
     )
@@ -237,7 +257,7 @@ async def delete_groups(face: KafkaFace, request: DeleteGroupsRequest, asked: As
     results = []
     for name in request.groups_names:
         try:
-            code = await face.broker.coordinator.delete_group(name)
+            code = await face.broker.delete_group(name)
         except ApiError as error:
             code = error.code
         results.append(DeletableGroupResult(group_id=name, error_code=int(code)))

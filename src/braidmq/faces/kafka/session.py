@@ -84,12 +84,15 @@ class KafkaSession:
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
         request, _ = decoder(request_class(verb.api), version)(body, at)
-        result = verb.handler(self._face, request, Asked(version, client_id or "", self._connection.peer))
+        result = verb.handler(self._face, request, self._asked(version, client_id))
         if not inspect.isawaitable(result):
             return [_encode(verb.api, version, correlation_id, result)]
         pending = Pending()
         self._face.run(self._answer_later(result, verb.api, version, correlation_id, pending))
         return pending
+
+    def _asked(self, version: int, client_id: str | None) -> Asked:
+        return Asked(version, client_id or "", self._connection.peer, self)
 
     async def _answer_later(
         self, result: Awaitable[Any], api: Api, version: int, correlation_id: int, pending: Pending
@@ -113,7 +116,7 @@ class KafkaSession:
         raise ProtocolError(f"api key {api_key} version {version} is not served; ask ApiVersions first")
 
     def on_closed(self) -> None:
-        """Nothing is kept per connection."""
+        self._face.on_closed(self)
 
 
 def _encode(api: Api, version: int, correlation_id: int, response: Message) -> bytes:

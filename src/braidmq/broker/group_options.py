@@ -1,0 +1,76 @@
+"""Options of single groups, set by admin clients and kept in the metadata store; the rest is the broker's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from braidmq.broker.group_commit import DiskThreads
+from braidmq.broker.share import ShareOptions
+from braidmq.cluster.store import Conflict, Store
+from braidmq.config import GROUP, Config, ConfigError, find
+from braidmq.delivery.status import DeliveryLimits
+from braidmq.wire.errors import ApiError, ErrorCode
+
+PREFIX = "groups/"
+GROUPS_MAX = 100_000
+"""Groups with options of their own; as many as there may be groups."""
+
+
+class GroupOptions:
+    """Reads and changes what groups have set."""
+
+    def __init__(self, config: Config, store: Store, threads: DiskThreads) -> None:
+        self._config = config
+        self._store = store
+        self._threads = threads
+        self._count = sum(1 for _ in store.items(PREFIX))
+
+    def overrides(self, group_id: str) -> Mapping[str, str]:
+        """What was set for this group, as text."""
+        found: Mapping[str, str] = self._store.get(PREFIX + group_id) or {}
+        return found
+
+    def values(self, group_id: str) -> dict[str, Any]:
+        """Every option of the group, by name."""
+        overrides = self.overrides(group_id)
+        return {
+            option.name: option.parse(overrides[option.name])
+            if option.name in overrides
+            else getattr(self._config, f"group_{option.attribute}")
+            for option in GROUP
+        }
+
+    def share(self, group_id: str) -> ShareOptions:
+        values = self.values(group_id)
+        limits = DeliveryLimits(
+            in_flight_max=self._config.group_share_partition_max_record_locks,
+            deliveries_max=values["share.delivery.count.limit"],
+            lock_ms=values["share.record.lock.duration.ms"],
+        )
+        return ShareOptions(limits, values["share.auto.offset.reset"] == "earliest")
+
+    def check(self, group_id: str, overrides: Mapping[str, str]) -> None:
+        """Raises ApiError unless the group can have these options."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+        try:
+            for name, text in overrides.items():
+                find(name, GROUP).parse(text)
+        except ConfigError as error:
+            raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        if overrides and not self.overrides(group_id) and self._count >= GROUPS_MAX:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX:,} groups have options of their own")
+
+    async def reconfigure(self, group_id: str, overrides: Mapping[str, str]) -> None:
+        """Replaces the group's own options."""
+        self.check(group_id, overrides)
+        key, before = PREFIX + group_id, bool(self.overrides(group_id))
+        change = {key: dict(overrides)} if overrides else {}
+        try:
+            await self._threads.run(lambda: self._store.commit(change, deletes=[] if overrides else [key]))
+        except (OSError, Conflict) as error:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be stored: {error}"
+            ) from error
+        self._count += bool(overrides) - before

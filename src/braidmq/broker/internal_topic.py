@@ -1,0 +1,81 @@
+"""A topic that the broker keeps for itself: one compacted partition of keys and values, read back on start.
+
+It is made when something is first written to it, so a broker that does not need it never has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+from braidmq.broker.partition import Partition
+from braidmq.broker.topics import Topics
+from braidmq.platform.clock import Clock
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
+
+LOAD_BYTES = 4 * 1024 * 1024
+
+KeyValue = tuple[bytes, bytes | None]
+"""A record of the topic; without a value it is a tombstone."""
+
+
+class InternalTopic:
+    """Appends records and says when they are on disk."""
+
+    def __init__(self, topics: Topics, clock: Clock, name: str, options: Mapping[str, str]) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._name = name
+        self._options = options
+        self._partition: Partition | None = None
+        self._opening = asyncio.Lock()
+
+    def stored(self) -> Iterator[KeyValue]:
+        """Every record of earlier runs, oldest first; blocks."""
+        topic = self._topics.find(self._name)
+        if topic is None:
+            return
+        partition = self._partition = topic.partitions[0]
+        offset = partition.log.start_offset
+        while (found := partition.log.read(offset, LOAD_BYTES, partition.log.end_offset)) is not None:
+            content = memoryview(found.read())
+            found.release()
+            at = 0
+            while len(content) - at >= HEADER_BYTES:
+                header = parse_header(content, at)
+                if header.size > len(content) - at:
+                    break
+                for record in records(content[at : at + header.size]):
+                    if record.key is not None:
+                        yield record.key, record.value
+                at += header.size
+                offset = header.next_offset
+
+    async def open(self) -> None:
+        """Makes the topic if it is not there yet."""
+        async with self._opening:
+            if self._partition is None:
+                made = await self._topics.create(self._name, 1, self._options)
+                self._partition = made.partitions[0]
+
+    def append(self, changes: Sequence[KeyValue]) -> int:
+        """Appends records as one batch; the offset that must be durable for them to count."""
+        assert self._partition is not None, "the topic is opened first"
+        now_ms = self._clock.wall_ms()
+        batch = build_batch([(key, value, (), now_ms) for key, value in changes])
+        return self._partition.append(memoryview(batch), now_ms)[1]
+
+    async def durable(self, offset: int) -> None:
+        """Returns when everything below `offset` is on disk; ApiError when it never will be."""
+        assert self._partition is not None
+        code_ready: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def on_durable(code: ErrorCode) -> None:
+            if not code_ready.done():
+                code_ready.set_result(code)
+
+        self._partition.when_durable(offset, on_durable)
+        code = await code_ready
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, "the change could not be brought to disk")

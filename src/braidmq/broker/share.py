@@ -1,0 +1,269 @@
+"""Delivery to share groups: every (group, partition) that is read in one has a window, kept durable here.
+
+A window's changes go to the internal topic `__share_group_state` (`share_records`): its start before the
+first record is handed out, verdicts before they are confirmed, and what came back by time-out as it happens.
+That a record was handed out is written with the next of these: a crash in between may cost a delivery count,
+never an acknowledgement. On start the windows are read back, and nobody holds anything.
+
+One timer serves all windows: it stands at the earliest time at which somebody's lock ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.partition import Partition
+from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_records import STATE_TOPIC, Place, StoredWindow, StoredWindows, tombstones
+from braidmq.broker.topics import Topics
+from braidmq.delivery.status import Acknowledgement, DeliveryLimits
+from braidmq.delivery.stored import BadState
+from braidmq.delivery.window import DeliveryWindow
+from braidmq.platform.clock import Clock
+from braidmq.wire.errors import ApiError, ErrorCode
+
+log = logging.getLogger("braid.share")
+
+TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+
+
+class ShareOptions(NamedTuple):
+    """What a group may set about its delivery."""
+
+    limits: DeliveryLimits
+    from_earliest: bool
+    """Where a group begins on a partition that it has not read yet: at its start, or at its end."""
+
+
+class Sharing:
+    """All windows of this broker."""
+
+    def __init__(self, topics: Topics, clock: Clock, options_of: Callable[[str], ShareOptions]) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._options_of = options_of
+        self._loop = asyncio.get_running_loop()
+        self._state = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
+        self._parts: dict[Place, SharePartition] = {}
+        self._opening = asyncio.Lock()
+        self._alarms: list[tuple[int, Place]] = []
+        self._alarm_of: dict[Place, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __iter__(self) -> Iterator[SharePartition]:
+        return iter(self._parts.values())
+
+    def now_ms(self) -> int:
+        """The time locks live in; it never goes back."""
+        return int(self._clock.monotonic() * 1000)
+
+    # -- start and end --------------------------------------------------------------------------
+
+    def load(self) -> frozenset[str]:
+        """Reads the windows of an earlier run, before clients are accepted; the groups that have some."""
+        found = StoredWindows()
+        for key, value in self._state.stored():
+            found.record(key, value)
+        if found.unreadable:
+            log.warning("%d records of %s could not be read", found.unreadable, STATE_TOPIC)
+        for place, stored in found.windows.items():
+            partition = self._partition(place)
+            if partition is None:
+                # The broker went down between deleting the topic and forgetting what was kept for it.
+                self._state.append(tombstones(place))
+            else:
+                part = self._parts[place] = SharePartition(place, partition, self._restore(place, stored))
+                self._set_alarm(part)
+        return frozenset(place.group_id for place in self._parts)
+
+    def _restore(self, place: Place, stored: StoredWindow) -> DeliveryWindow:
+        limits = self._options_of(place.group_id).limits
+        try:
+            return DeliveryWindow.restore(stored.snapshot, stored.deltas, limits, self.now_ms())
+        except BadState as error:
+            # Batches have checksums, so this is a mistake of ours; a group that reads again loses nothing.
+            log.error("group %s: delivery state cannot be read, it begins anew: %s", place.group_id, error)
+            return DeliveryWindow(0, limits)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- windows --------------------------------------------------------------------------------
+
+    def find(self, place: Place) -> SharePartition | None:
+        """The window, unless there is none or the topic is being deleted."""
+        part = self._parts.get(place)
+        return part if part is not None and self._partition(place) is part.partition else None
+
+    def of_group(self, group_id: str) -> list[SharePartition]:
+        return [part for part in self._parts.values() if part.place.group_id == group_id]
+
+    async def open(self, places: Iterable[Place]) -> None:
+        """Makes the windows that are not there yet; where they start is on disk on return."""
+        missing = [place for place in places if place not in self._parts]
+        if not missing:
+            return
+        await self._state.open()
+        async with self._opening:
+            made = []
+            for place in missing:
+                partition = self._partition(place)
+                if place not in self._parts and partition is not None:
+                    made.append(self._begin(place, partition))
+            await self.save(made)
+            for part in made:
+                if self._partition(part.place) is not None:
+                    self._parts[part.place] = part
+
+    def _begin(self, place: Place, partition: Partition) -> SharePartition:
+        options = self._options_of(place.group_id)
+        start = partition.log.start_offset if options.from_earliest else partition.high_watermark
+        return SharePartition(place, partition, DeliveryWindow(start, options.limits))
+
+    async def move(self, place: Place, offset: int) -> None:
+        """Lets the group begin at `offset`, whatever it has settled."""
+        partition = self._partition(place)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {place.partition}")
+        limits = self._options_of(place.group_id).limits
+        await self._state.open()
+        part = SharePartition(place, partition, DeliveryWindow(offset, limits))
+        await self.save([part])
+        self._parts[place] = part
+
+    def _partition(self, place: Place) -> Partition | None:
+        topic = self._topics.find_by_id(place.topic_id)
+        if topic is None or not 0 <= place.partition < len(topic.partitions):
+            return None
+        return topic.partitions[place.partition]
+
+    def relimit(self, group_id: str) -> None:
+        """The group's options have changed."""
+        limits = self._options_of(group_id).limits
+        for part in self.of_group(group_id):
+            part.window.limits = limits
+
+    # -- delivery -------------------------------------------------------------------------------
+
+    def acquire(
+        self, part: SharePartition, member_id: str, records_max: int, bytes_max: int, exact: bool
+    ) -> Delivered:
+        delivered = part.acquire(member_id, self.now_ms(), records_max, bytes_max, exact)
+        self._after(part)
+        return delivered
+
+    def acknowledge(self, part: SharePartition, member_id: str, given: list[Acknowledgement]) -> None:
+        """Takes verdicts, all or none and ApiError; to be confirmed once `save` has returned."""
+        part.acknowledge(member_id, self.now_ms(), given)
+        self._after(part)
+        part.notify()
+
+    def release(self, member_id: str, parts: Iterable[SharePartition]) -> None:
+        """Takes back what a member holds, because it is gone; written, but not waited for."""
+        released = list(parts)
+        for part in released:
+            part.window.release_consumer(member_id, self.now_ms())
+            self._after(part)
+            part.notify()
+        self._write_or_log(released)
+
+    def append(self, parts: Iterable[SharePartition]) -> int | None:
+        """Writes what has changed; the offset at which it is durable, None if nothing was written."""
+        taken = [(part, record) for part in parts if (record := part.take_record()) is not None]
+        if not taken:
+            return None
+        try:
+            return self._state.append([record for _, record in taken])
+        except ApiError:
+            for part, _ in taken:
+                part.rewrite()
+            raise
+
+    async def save(self, parts: Iterable[SharePartition]) -> None:
+        """Writes what has changed and returns when it is on disk."""
+        durable_at = self.append(parts)
+        if durable_at is not None:
+            await self.durable(durable_at)
+
+    async def durable(self, offset: int) -> None:
+        await self._state.durable(offset)
+
+    def _write_or_log(self, parts: list[SharePartition]) -> None:
+        try:
+            self.append(parts)
+        except ApiError as error:
+            log.error("delivery state could not be written, it is tried again: %s", error)
+
+    def _after(self, part: SharePartition) -> None:
+        for archived in part.take_archived():
+            log.info(
+                "group %s, %s: offsets %d to %d are not delivered again: %s after %d deliveries",
+                part.place.group_id,
+                part.partition,
+                archived.first,
+                archived.last,
+                archived.reason.name.lower(),
+                archived.deliveries,
+            )
+        self._set_alarm(part)
+
+    # -- forgetting -----------------------------------------------------------------------------
+
+    async def forget(self, parts: Iterable[SharePartition]) -> None:
+        """Drops windows for good; on disk on return."""
+        gone = list(parts)
+        for part in gone:
+            self._parts.pop(part.place, None)
+            part.notify()
+        if gone:
+            await self.durable(self._state.append([r for part in gone for r in tombstones(part.place)]))
+
+    async def forget_topic(self, topic_id: bytes) -> None:
+        await self.forget([part for part in self._parts.values() if part.place.topic_id == topic_id])
+
+    async def forget_group(self, group_id: str) -> None:
+        await self.forget(self.of_group(group_id))
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def _set_alarm(self, part: SharePartition) -> None:
+        due_ms = part.window.next_deadline_ms
+        set_ms = self._alarm_of.get(part.place)
+        if due_ms is None or (set_ms is not None and set_ms <= due_ms):
+            return
+        self._alarm_of[part.place] = due_ms
+        heapq.heappush(self._alarms, (due_ms, part.place))
+        if self._alarms[0][0] == due_ms:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._alarms:
+            wait_s = max(0, self._alarms[0][0] - self.now_ms()) / 1000
+            self._timer = self._loop.call_later(wait_s, self._on_due)
+
+    def _on_due(self) -> None:
+        """Takes back what was held for too long, where it was."""
+        now_ms = self.now_ms()
+        ticked = []
+        while self._alarms and self._alarms[0][0] <= now_ms:
+            due_ms, place = heapq.heappop(self._alarms)
+            if self._alarm_of.get(place) != due_ms:
+                continue
+            del self._alarm_of[place]
+            part = self._parts.get(place)
+            if part is not None:
+                part.window.tick(now_ms)
+                self._after(part)
+                part.notify()
+                ticked.append(part)
+        self._write_or_log(ticked)
+        self._set_timer()

@@ -1,0 +1,204 @@
+"""One partition as a share group reads it: the delivery window over the log.
+
+What is acquired is cut from the log batch by batch: a client gets whole batches, those that hold a record it
+has acquired, and is told the offsets that are its own. Batches that lie between and belong to others are not
+sent. A limit on records is rounded up to the end of a batch, unless it is to be kept exactly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from braidmq.broker.internal_topic import KeyValue
+from braidmq.broker.partition import Partition
+from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
+from braidmq.delivery import stored
+from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
+from braidmq.delivery.window import DeliveryWindow, joined
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import HEADER_BYTES, parse_header
+
+READ_BYTES = 256 * 1024
+
+
+class Watcher(Protocol):
+    """Somebody who waits for records that can be acquired."""
+
+    def on_available(self) -> None: ...
+
+
+class Delivered(NamedTuple):
+    """Batches, and which offsets in them were acquired."""
+
+    records: bytes
+    acquired: list[Acquired]
+
+
+class Batch(NamedTuple):
+    """A batch of the log, and where it lies in the bytes read."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    is_control: bool
+
+
+class SharePartition:
+    """Delivery of one partition to one group; the owner stores what changes."""
+
+    __slots__ = ("_slot", "_watchers", "partition", "place", "window")
+
+    def __init__(self, place: Place, partition: Partition, window: DeliveryWindow) -> None:
+        self.place = place
+        self.partition = partition
+        self.window = window
+        self._slot: int | None = None
+        """Where the next delta goes; None: a snapshot is due."""
+        self._watchers: set[Watcher] = set()
+
+    # -- handing out ----------------------------------------------------------------------------
+
+    def acquire(
+        self, member_id: str, now_ms: int, records_max: int, bytes_max: int, exact: bool = False
+    ) -> Delivered:
+        """Hands out what is available, up to the high watermark and (whole batches) the limits."""
+        self.follow_log()
+        acquired: list[Acquired] = []
+        pieces: list[memoryview] = []
+        left, size = records_max, 0
+        while left > 0 and (size < bytes_max or not pieces):
+            offset = self.window.fetch_offset(now_ms)
+            content = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
+            if offset is None or content is None:
+                break
+            batches = _batches(content)
+            taken = self._take(member_id, now_ms, left, offset, batches, exact)
+            for batch in _holding(batches, taken):
+                pieces.append(content[batch.begin : batch.end])
+                size += batch.end - batch.begin
+            acquired += taken
+            left -= sum(last - first + 1 for first, last, _ in taken)
+            if not taken and self.window.fetch_offset(now_ms) == offset:
+                break
+        return Delivered(b"".join(pieces), joined(acquired))
+
+    def _read(self, offset: int, bytes_max: int) -> memoryview | None:
+        found = self.partition.read(offset, max(1, bytes_max))
+        if found is None:
+            return None
+        try:
+            return memoryview(found.read())
+        finally:
+            found.release()
+
+    def _take(
+        self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[Batch], exact: bool
+    ) -> list[Acquired]:
+        if not batches:
+            return []
+        messages = tuple((batch.first, batch.last) for batch in batches if not batch.is_control)
+        reading = Reading(offset, batches[-1].last, messages)
+        taken = self.window.acquire(member_id, now_ms, records_max, reading)
+        if taken and not exact:
+            reached = taken[-1].last
+            ending = next(last for _, last in messages if last >= reached)
+            if ending > reached:
+                rest = Reading(reached + 1, ending, ((reached + 1, ending),))
+                taken += self.window.acquire(member_id, now_ms, ending - reached, rest)
+        return taken
+
+    def follow_log(self) -> None:
+        """Lets go of what the log has lost at its start, or did not bring over a crash at its end."""
+        log = self.partition.log
+        if log.start_offset > self.window.start_offset:
+            self.window.skip_to(log.start_offset)
+        if log.end_offset < self.window.end_offset:
+            # Without flush=sync a power loss may cost the newest records. Others will take their offsets,
+            # and must not be taken for those that were settled.
+            start, runs = stored.decode(self.window.snapshot())
+            end = log.end_offset
+            kept = [run._replace(last=min(run.last, end - 1)) for run in runs if run.first < end]
+            content = stored.encode(min(start, end), kept)
+            self.window = DeliveryWindow.restore(content, (), self.window.limits, 0)
+            self._slot = None
+
+    # -- verdicts -------------------------------------------------------------------------------
+
+    def acknowledge(self, member_id: str, now_ms: int, given: list[Acknowledgement]) -> None:
+        """Takes all of a member's verdicts, or none and ApiError."""
+        try:
+            self.window.acknowledge(member_id, now_ms, given)
+        except NotHeld as refusal:
+            raise ApiError(ErrorCode.INVALID_RECORD_STATE, str(refusal)) from None
+        except ValueError as mistake:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(mistake)) from None
+
+    def take_archived(self) -> list[Archived]:
+        return self.window.take_archived()
+
+    @property
+    def lag(self) -> int:
+        """Records that are readable and not settled."""
+        settled = sum(
+            last - first + 1
+            for first, last, status in self.window.runs()
+            if status.state is State.ACKED or status.state is State.ARCHIVED
+        )
+        return max(0, self.partition.high_watermark - self.window.start_offset - settled)
+
+    # -- storing --------------------------------------------------------------------------------
+
+    def take_record(self) -> KeyValue | None:
+        """What has to be written so that a restart goes on here; None if nothing changed."""
+        if self._slot is None or self._slot >= DELTAS_MAX:
+            self._slot = 0
+            return snapshot_key(self.place), self.window.snapshot()
+        delta = self.window.take_delta()
+        if delta is None:
+            return None
+        self._slot += 1
+        return delta_key(self.place, self._slot - 1), delta
+
+    def rewrite(self) -> None:
+        """What was taken could not be written: the next record has to say everything."""
+        self._slot = None
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def notify(self) -> None:
+        """Something may have become available, or the window has room."""
+        for watcher in tuple(self._watchers):
+            watcher.on_available()
+
+
+def _batches(content: memoryview) -> list[Batch]:
+    """The whole batches at the start of `content`; the last one may be cut, and is left out then."""
+    batches = []
+    at = 0
+    while len(content) - at >= HEADER_BYTES:
+        header = parse_header(content, at)
+        end = at + header.size
+        if end > len(content):
+            break
+        batches.append(Batch(header.base_offset, header.last_offset, at, end, header.is_control))
+        at = end
+    return batches
+
+
+def _holding(batches: list[Batch], taken: list[Acquired]) -> list[Batch]:
+    """The batches in which something was acquired; both lists ascend."""
+    found = []
+    number = 0
+    for batch in batches:
+        while number < len(taken) and taken[number].last < batch.first:
+            number += 1
+        if number < len(taken) and taken[number].first <= batch.last and not batch.is_control:
+            found.append(batch)
+    return found

@@ -1,0 +1,225 @@
+"""ShareFetch: records handed to one member of a share group, each of them to nobody else (KIP-932).
+
+Acknowledgements of earlier records ride along and are taken first, so the room they make is used at once;
+the answer leaves when they are on disk. If there is nothing to hand out, the request waits: for the log to
+advance, for records to come back from others, for its time to be over, or for its client to be gone. It ends
+with the first record, as a consumer that waits for more would hold back what others could work on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_records import Place
+from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
+from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.share_fetch import (
+    AcquiredRecords,
+    LeaderIdAndEpoch,
+    ShareFetchableTopicResponse,
+    ShareFetchPartitionData,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_EXACT = 1
+
+
+async def share_fetch(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> ShareFetchResponse:
+    try:
+        session = _session(face, request, asked)
+    except ApiError as error:
+        return ShareFetchResponse(error_code=int(error.code), error_message=error.message)
+    answer = ShareAnswer(face, request, session)
+    judged = judge(face, session, request.topics, request.is_renew_ack)
+    if request.share_session_epoch == FINAL_EPOCH:
+        end_session(face, session)
+    elif not request.is_renew_ack and request.max_records > 0:
+        await _fill(face, request, session, answer)
+    await confirm(face, judged)
+    for key, refusal in judged.refused.items():
+        answer.acknowledged(key, refusal)
+    return answer.response()
+
+
+def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> ShareSession:
+    group_id, member_id, epoch = request.group_id or "", request.member_id or "", request.share_session_epoch
+    check_names(face, group_id, member_id)
+    named = [(topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions]
+    forgotten = [(it.topic_id, index) for it in request.forgotten_topics_data for index in it.partitions]
+    if epoch == INITIAL_EPOCH:
+        if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a session that begins has nothing to acknowledge")
+        session = face.share_sessions.begin(group_id, member_id, asked.connection)
+    else:
+        session = face.share_sessions.go_on(group_id, member_id, epoch, asked.connection)
+    session.update(named, forgotten)
+    return session
+
+
+async def _fill(
+    face: KafkaFace, request: ShareFetchRequest, session: ShareSession, answer: ShareAnswer
+) -> None:
+    """Acquires records; waits for them if there are none."""
+    try:
+        await face.broker.sharing.open(Place(session.group_id, *key) for key in session.partitions)
+    except ApiError as error:
+        for key in session.partitions:
+            answer.failed(key, error)
+        return
+    found = answer.acquire()
+    wait_ms = min(request.max_wait_ms, face.broker.config.fetch_wait_max_ms)
+    if found or wait_ms <= 0 or face.draining or session.ended:
+        return
+    waiting = WaitingShareFetch(face, session, wait_ms / 1000)
+    try:
+        while not found and await waiting.news():
+            found = answer.acquire()
+    finally:
+        waiting.stop()
+
+
+class ShareAnswer:
+    """What a request has got so far."""
+
+    def __init__(self, face: KafkaFace, request: ShareFetchRequest, session: ShareSession) -> None:
+        self._face = face
+        self._session = session
+        self._full = request.share_session_epoch == INITIAL_EPOCH
+        self._exact = request.share_acquire_mode == _EXACT
+        self._records_left = request.max_records
+        self._bytes_left = min(request.max_bytes, face.broker.config.fetch_bytes_max)
+        self._partitions: dict[Key, ShareFetchPartitionData] = {}
+        self._has_news = False
+
+    def acquire(self) -> bool:
+        """Hands out what is there, partition by partition, as far as asked for; whether to answer now."""
+        for key in list(self._session.partitions):
+            if self._records_left <= 0 or self._bytes_left <= 0 or self._session.ended:
+                break
+            try:
+                delivered = self._deliver(key)
+            except ApiError as error:
+                self.failed(key, error)
+                continue
+            if delivered.acquired:
+                self._take(key, delivered)
+        return self._has_news
+
+    def _deliver(self, key: Key) -> Delivered:
+        return self._face.broker.sharing.acquire(
+            _find(self._face, self._session, key),
+            self._session.member_id,
+            self._records_left,
+            self._bytes_left,
+            self._exact,
+        )
+
+    def _take(self, key: Key, delivered: Delivered) -> None:
+        self._has_news = True
+        self._bytes_left -= len(delivered.records)
+        self._records_left -= sum(last - first + 1 for first, last, _ in delivered.acquired)
+        self._session.move_to_end(key)
+        part = self._of(key)
+        part.records = delivered.records
+        part.acquired_records = [
+            AcquiredRecords(first_offset=first, last_offset=last, delivery_count=deliveries)
+            for first, last, deliveries in delivered.acquired
+        ]
+
+    def failed(self, key: Key, error: ApiError) -> None:
+        self._has_news = True
+        part = self._of(key)
+        part.error_code, part.error_message = int(error.code), error.message
+
+    def acknowledged(self, key: Key, refusal: ApiError | None) -> None:
+        part = self._of(key)
+        if refusal is not None:
+            part.acknowledge_error_code, part.acknowledge_error_message = int(refusal.code), refusal.message
+
+    def _of(self, key: Key) -> ShareFetchPartitionData:
+        if key not in self._partitions:
+            self._partitions[key] = ShareFetchPartitionData(
+                partition_index=key[1],
+                current_leader=LeaderIdAndEpoch(leader_id=self._face.node_id, leader_epoch=LEADER_EPOCH),
+                records=b"",
+            )
+        return self._partitions[key]
+
+    def response(self) -> ShareFetchResponse:
+        """Partitions with something to say; when a session begins, all of them."""
+        if self._full:
+            for key in self._session.partitions:
+                self._of(key)
+        topics: dict[bytes, list[ShareFetchPartitionData]] = {}
+        for (topic_id, _), part in self._partitions.items():
+            topics.setdefault(topic_id, []).append(part)
+        return ShareFetchResponse(
+            acquisition_lock_timeout_ms=lock_ms(self._face, self._session.group_id),
+            responses=[
+                ShareFetchableTopicResponse(topic_id=topic_id, partitions=parts)
+                for topic_id, parts in topics.items()
+            ],
+        )
+
+
+class WaitingShareFetch:
+    """Wakes a request when something may have become available, or when it should give up."""
+
+    def __init__(self, face: KafkaFace, session: ShareSession, wait_s: float) -> None:
+        self._face = face
+        self._session = session
+        self._woken = asyncio.Event()
+        self._over = False
+        self._parts = [
+            part
+            for key in session.partitions
+            if (part := face.broker.sharing.find(Place(session.group_id, *key))) is not None
+        ]
+        for part in self._parts:
+            part.watch(self)
+            part.partition.watch(self)
+        session.waiting.add(self)
+        face.waiting_fetches.add(self)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.expire)
+
+    async def news(self) -> bool:
+        """Waits; False when it is time to answer with what there is."""
+        await self._woken.wait()
+        self._woken.clear()
+        return not self._over
+
+    def on_advanced(self, partition: Partition) -> None:  # noqa: ARG002
+        self._woken.set()
+
+    def on_available(self) -> None:
+        self._woken.set()
+
+    def expire(self) -> None:
+        self._over = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        for part in self._parts:
+            part.unwatch(self)
+            part.partition.unwatch(self)
+        self._session.waiting.discard(self)
+        self._face.waiting_fetches.discard(self)
+
+
+def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
+    part = face.broker.sharing.find(Place(session.group_id, *key))
+    if part is not None:
+        return part
+    if face.broker.topics.find_by_id(key[0]) is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key[1]}")

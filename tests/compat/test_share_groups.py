@@ -1,0 +1,148 @@
+"""Share groups with confluent-kafka's ShareConsumer: many members, one partition, crashes and restarts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from confluent_kafka import AcknowledgeType, Message, Producer
+from tests.compat import confluent_calls
+from tests.compat.share_members import WAIT_S, Crasher, Worker, begin_at_the_start, consumer, until
+
+from braidmq import testing
+
+MEMBERS = 16
+CRASHES = 3
+RECORDS = 2000
+DELIVERIES_MAX = 5
+
+
+def accept(message: Message) -> AcknowledgeType:  # noqa: ARG001
+    return AcknowledgeType.ACCEPT
+
+
+def send(bootstrap: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "batch.num.messages": 50})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=0)
+        producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def test_many_members_share_one_partition_and_each_record_is_accepted_once(
+    bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """C1 C2 F1: sixteen members release at random; others are killed with records in their hands."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic)
+    begin_at_the_start(bootstrap, group)
+    chance = random.Random(16)
+
+    def decide(message: Message) -> AcknowledgeType:
+        # A record may be delivered five times; neither these releases nor the crashes use them up.
+        often = message.delivery_count() > 1
+        return AcknowledgeType.RELEASE if not often and chance.random() < 0.2 else AcknowledgeType.ACCEPT
+
+    crashers = [Crasher(bootstrap, group, topic) for _ in range(CRASHES)]
+    workers = []
+    try:
+        send(bootstrap, topic, RECORDS // 2)
+        assert all(crasher.crash() for crasher in crashers)
+        workers = [Worker(bootstrap, group, topic, decide) for _ in range(MEMBERS)]
+        send(bootstrap, topic, RECORDS // 2)
+        everything = set(range(RECORDS))
+        until(
+            lambda: everything <= {offset for worker in workers for offset in worker.accepted},
+            "every record is accepted",
+            *workers,
+        )
+    finally:
+        for worker in workers:
+            worker.leave()
+    counts = Counter(offset for worker in workers for offset in worker.accepted)
+    assert counts == dict.fromkeys(range(RECORDS), 1)
+    assert sum(1 for worker in workers if worker.accepted) > 1, "one member did all the work"
+    assert any(count > 1 for worker in workers for _, count in worker.deliveries)
+
+
+def test_a_record_is_given_up_after_its_last_delivery(bootstrap: str, new_name: Callable[[], str]) -> None:
+    """C1: released again and again it comes five times; a rejected one once."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic)
+    begin_at_the_start(bootstrap, group)
+    poison, refuse = 3, 5
+
+    def decide(message: Message) -> AcknowledgeType:
+        if message.offset() == refuse:
+            return AcknowledgeType.REJECT
+        return AcknowledgeType.RELEASE if message.offset() == poison else AcknowledgeType.ACCEPT
+
+    send(bootstrap, topic, 10)
+    worker = Worker(bootstrap, group, topic, decide)
+    until(lambda: (poison, DELIVERIES_MAX) in worker.deliveries, "the last delivery", worker)
+    send(bootstrap, topic, 10)
+    until(lambda: len(worker.accepted) == 18, "everything else is accepted", worker)
+    worker.leave()
+    assert [count for offset, count in worker.deliveries if offset == poison] == [1, 2, 3, 4, 5]
+    assert [count for offset, count in worker.deliveries if offset == refuse] == [1]
+
+
+def test_records_are_accepted_implicitly_by_the_next_poll(
+    bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """C1 F1: the client's default; who comes next finds nothing."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic)
+    begin_at_the_start(bootstrap, group)
+    send(bootstrap, topic, 100)
+    first = consumer(bootstrap, group, share_acknowledgement_mode="implicit")
+    first.subscribe([topic])
+    seen: list[int] = []
+    while len(seen) < 100:
+        seen += [message.offset() for message in first.poll(10) if message.error() is None]
+    assert seen == list(range(100))
+    assert first.poll(1).is_empty()
+    first.close()
+    send(bootstrap, topic, 1)
+    second = Worker(bootstrap, group, topic, accept)
+    until(lambda: bool(second.accepted), "the new record", second)
+    second.leave()
+    assert second.deliveries == [(100, 1)]
+
+
+def test_a_broker_that_is_killed_neither_loses_nor_repeats_what_was_accepted() -> None:
+    """C1 L6: kill -9 while members work; they go on by themselves."""
+    with testing.broker() as running:
+        bootstrap = running.bootstrap
+        confluent_calls.create_topic(bootstrap, "jobs")
+        begin_at_the_start(bootstrap, "workers")
+        send(bootstrap, "jobs", RECORDS)
+        workers = [Worker(bootstrap, "workers", "jobs", accept) for _ in range(3)]
+        try:
+            for part in (1, 2):
+                until(
+                    lambda: sum(len(worker.accepted) for worker in workers) > RECORDS * part // 4,  # noqa: B023
+                    "some are accepted",
+                    *workers,
+                )
+                running.kill()
+                running.start()
+            everything = set(range(RECORDS))
+            until(
+                lambda: everything <= {offset for one in workers for offset, _ in one.deliveries},
+                "every record was delivered",
+                *workers,
+            )
+        finally:
+            for worker in workers:
+                worker.leave()
+        counts = Counter(offset for worker in workers for offset in worker.accepted)
+        assert max(counts.values()) == 1, "a record that was accepted came again"
+        last = Worker(bootstrap, "workers", "jobs", accept)
+        send(bootstrap, "jobs", 1)
+        until(lambda: RECORDS in last.accepted, "the new record", last)
+        last.leave()
+        confirmed = set(counts) | set(last.accepted)
+        assert {offset for offset, _ in last.deliveries}.isdisjoint(counts)
+        assert max(confirmed) == RECORDS

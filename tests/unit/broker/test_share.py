@@ -1,0 +1,352 @@
+"""Delivery to share groups: windows over real logs, and what a restart finds of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.partition import Partition
+from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_records import (
+    DELTAS_MAX,
+    STATE_TOPIC,
+    Place,
+    StoredWindows,
+    delta_key,
+    snapshot_key,
+    tombstones,
+)
+from braidmq.delivery.status import Acknowledgement, Verdict
+from braidmq.log.log import Log
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import parse_header
+from unit.embedded import TurnedClock, append, embedded
+
+Story = Callable[[Broker], Awaitable[None]]
+ALL = 1_000_000
+OPTIONS = {"group_share_auto_offset_reset": "earliest", "group_share_partition_max_record_locks": 100}
+
+
+def tell(data: Path, *stories: Story, clock: TurnedClock | None = None, **options: object) -> None:
+    """Runs each story on the same data, with a restart between them."""
+
+    async def told() -> None:
+        for story in stories:
+            async with embedded(data, clock=clock, **{**OPTIONS, **options}) as broker:
+                await story(broker)
+
+    asyncio.run(told())
+
+
+async def fill(broker: Broker, *batches: int) -> Partition:
+    """A topic with batches of so many records each, all of them readable."""
+    topic = broker.topics.find("jobs") or await broker.topics.create("jobs", 1, {"flush": "async"})
+    for count in batches:
+        append(topic.partitions[0], b"job", broker.clock.wall_ms(), count)
+    return topic.partitions[0]
+
+
+async def opened(broker: Broker, group: str = "workers") -> SharePartition:
+    place = Place(group, broker.topics.get("jobs").id, 0)
+    await broker.sharing.open([place])
+    found = broker.sharing.find(place)
+    assert found is not None
+    return found
+
+
+def acquire(
+    broker: Broker, part: SharePartition, member: str = "ada", records_max: int = ALL, exact: bool = False
+) -> Delivered:
+    return broker.sharing.acquire(part, member, records_max, ALL, exact)
+
+
+def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:
+    return [tuple(one) for one in delivered.acquired]  # type: ignore[misc]
+
+
+def base_offsets(delivered: Delivered) -> list[int]:
+    view, found = memoryview(delivered.records), []
+    while view:
+        header = parse_header(view)
+        found.append(header.base_offset)
+        view = view[header.size :]
+    return found
+
+
+async def judge(
+    broker: Broker, part: SharePartition, first: int, last: int, verdict: Verdict, member: str = "ada"
+) -> None:
+    broker.sharing.acknowledge(part, member, [Acknowledgement(first, last, (verdict,))])
+    await broker.sharing.save([part])
+
+
+def test_a_record_is_handed_to_one_member_only_and_limits_round_up_to_a_batch(tmp_path: Path) -> None:
+    """C1: whole batches, up to the high watermark."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 10, 10, 10)
+        part = await opened(broker)
+        first = acquire(broker, part, "ada", 5)
+        assert (ranges(first), base_offsets(first)) == ([(0, 9, 1)], [0])
+        second = acquire(broker, part, "bob", 11)
+        assert (ranges(second), base_offsets(second)) == ([(10, 29, 1)], [10, 20])
+        assert ranges(acquire(broker, part, "cid")) == []
+
+    tell(tmp_path, story)
+
+
+def test_an_exact_limit_cuts_a_batch_and_the_rest_goes_to_another(tmp_path: Path) -> None:
+    """C1: both get the batch, each its own offsets of it."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 10)
+        part = await opened(broker)
+        first, second = acquire(broker, part, "ada", 4, exact=True), acquire(broker, part, "bob")
+        assert (ranges(first), base_offsets(first)) == ([(0, 3, 1)], [0])
+        assert (ranges(second), base_offsets(second)) == ([(4, 9, 1)], [0])
+
+    tell(tmp_path, story)
+
+
+def test_what_came_back_is_sent_without_what_others_hold_in_between(tmp_path: Path) -> None:
+    """C1: one record of the first batch and the newest batch, and no bytes of the batches between them."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 5, 5, 5, 5)
+        part = await opened(broker)
+        acquire(broker, part, "ada", 15)
+        await judge(broker, part, 2, 2, Verdict.RELEASE)
+        again = acquire(broker, part, "bob")
+        assert ranges(again) == [(2, 2, 2), (15, 19, 1)]
+        assert base_offsets(again) == [0, 15]
+
+    tell(tmp_path, story)
+
+
+def test_a_restart_neither_loses_nor_delivers_again_what_was_acknowledged(tmp_path: Path) -> None:
+    """C1 L6: what was released, or held by somebody, comes again; its deliveries count."""
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 10, 10)
+        part = await opened(broker)
+        acquire(broker, part)
+        await judge(broker, part, 0, 3, Verdict.ACCEPT)
+        await judge(broker, part, 5, 5, Verdict.REJECT)
+        await judge(broker, part, 8, 8, Verdict.RELEASE)
+
+    async def after(broker: Broker) -> None:
+        assert [group.group_id for group in broker.coordinator.groups] == ["workers"]
+        part = await opened(broker)
+        assert part.window.start_offset == 4
+        assert part.lag == 15
+        assert ranges(acquire(broker, part)) == [(4, 4, 2), (6, 19, 2)]
+
+    tell(tmp_path, before, after)
+
+
+def test_the_place_of_a_group_is_kept_before_it_reads_anything(tmp_path: Path) -> None:
+    """C6: a group that begins at the end finds what came after that, over a restart."""
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 10)
+        await opened(broker)
+        await fill(broker, 3)
+
+    async def after(broker: Broker) -> None:
+        assert ranges(acquire(broker, await opened(broker))) == [(10, 12, 1)]
+
+    tell(tmp_path, before, after, group_share_auto_offset_reset="latest")
+
+
+def test_many_changes_are_found_again_over_snapshots_and_deltas(tmp_path: Path) -> None:
+    """C1 L9: every second record is accepted, one by one, in more writes than there are slots."""
+    count = 3 * DELTAS_MAX
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, count)
+        part = await opened(broker)
+        acquire(broker, part)
+        for offset in range(1, count, 2):
+            broker.sharing.acknowledge(part, "ada", [Acknowledgement(offset, offset, (Verdict.ACCEPT,))])
+            broker.sharing.append([part])
+        await broker.sharing.save([part])
+
+    async def after(broker: Broker) -> None:
+        assert broker.topics.get(STATE_TOPIC).config.compacts
+        part = await opened(broker)
+        handed = acquire(broker, part).acquired
+        left = [offset for one in handed for offset in range(one.first, one.last + 1)]
+        assert left == list(range(0, count, 2))
+
+    tell(tmp_path, before, after, group_share_partition_max_record_locks=10_000)
+
+
+def test_a_lock_ends_by_itself_and_the_last_delivery_archives(tmp_path: Path) -> None:
+    """C1: those who wait are told; after its deliveries a record is given up."""
+
+    class Waiter:
+        def __init__(self) -> None:
+            self.told = asyncio.Event()
+
+        def on_available(self) -> None:
+            self.told.set()
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 1)
+        part, waiter = await opened(broker), Waiter()
+        part.watch(waiter)
+        for delivery in (1, 2):
+            assert ranges(acquire(broker, part)) == [(0, 0, delivery)]
+            await asyncio.wait_for(waiter.told.wait(), 10)
+            waiter.told.clear()
+        assert ranges(acquire(broker, part)) == []
+        assert part.window.start_offset == 1
+
+    tell(tmp_path, story, group_share_record_lock_duration_ms=100, group_share_delivery_count_limit=2)
+
+
+def test_the_window_is_bounded_whatever_the_backlog(tmp_path: Path) -> None:
+    """C1: nobody gets more until something is settled."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, *[1] * 150)
+        part = await opened(broker)
+        assert ranges(acquire(broker, part)) == [(0, 99, 1)]
+        assert ranges(acquire(broker, part, "bob")) == []
+        await judge(broker, part, 0, 9, Verdict.ACCEPT)
+        assert ranges(acquire(broker, part, "bob")) == [(100, 109, 1)]
+        assert part.window.run_count == 2
+
+    tell(tmp_path, story)
+
+
+def test_records_that_retention_took_are_passed_over(tmp_path: Path) -> None:
+    """C1 L7: the window follows the start of the log."""
+
+    async def story(broker: Broker) -> None:
+        partition = await fill(broker, 5, 5)
+        part = await opened(broker)
+        acquire(broker, part, records_max=5)
+        await broker.delete_records(partition, 7)
+        assert ranges(acquire(broker, part, "bob")) == [(7, 9, 1)]
+        assert part.window.start_offset == 7
+
+    tell(tmp_path, story)
+
+
+def test_records_that_a_crash_took_back_are_not_taken_for_those_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1 L6: what gets an offset anew is delivered, although its predecessor was accepted."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 5, 5)
+        part = await opened(broker)
+        acquire(broker, part)
+        await judge(broker, part, 1, 9, Verdict.ACCEPT)
+        await judge(broker, part, 0, 0, Verdict.RELEASE)
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "end_offset", 5)
+            part.follow_log()
+        assert (part.window.start_offset, part.window.end_offset) == (0, 5)
+        assert ranges(acquire(broker, part)) == [(0, 0, 2), (5, 9, 1)]
+
+    tell(tmp_path, story)
+
+
+def test_verdicts_on_what_one_does_not_hold_are_refused(tmp_path: Path) -> None:
+    """C1: all verdicts of a request count, or none."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 10)
+        part = await opened(broker)
+        acquire(broker, part, "ada", 5, exact=True)
+        for first, last, member in ((0, 5, "ada"), (0, 4, "bob"), (0, 99, "ada")):
+            with pytest.raises(ApiError) as refusal:
+                await judge(broker, part, first, last, Verdict.ACCEPT, member)
+            assert refusal.value.code is ErrorCode.INVALID_RECORD_STATE
+        with pytest.raises(ApiError) as refusal:
+            await judge(broker, part, 3, 2, Verdict.ACCEPT)
+        assert refusal.value.code is ErrorCode.INVALID_REQUEST
+        await judge(broker, part, 0, 4, Verdict.ACCEPT)
+        assert part.window.start_offset == 5
+
+    tell(tmp_path, story)
+
+
+def test_a_deleted_topic_and_a_deleted_group_leave_nothing_behind(tmp_path: Path) -> None:
+    """C6: neither now nor after a restart."""
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 1)
+        await opened(broker)
+        await opened(broker, "others")
+        broker.coordinator.groups.add_share("others")
+        assert await broker.delete_group("others") is ErrorCode.NONE
+        assert [part.place.group_id for part in broker.sharing] == ["workers"]
+        await broker.delete_topic("jobs")
+        assert list(broker.sharing) == []
+
+    async def after(broker: Broker) -> None:
+        assert list(broker.sharing) == []
+        assert list(broker.coordinator.groups) == []
+
+    tell(tmp_path, before, after)
+
+
+def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Path) -> None:
+    """C6: as a crash between deleting a topic and forgetting it would leave it."""
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 1)
+        await opened(broker)
+        await broker.topics.delete("jobs")
+
+    async def after(broker: Broker) -> None:
+        assert list(broker.sharing) == []
+        assert broker.topics.get(STATE_TOPIC).partitions[0].log.end_offset == 1 + 1 + DELTAS_MAX
+
+    tell(tmp_path, before, after)
+
+
+def test_options_of_a_group_count_at_once_and_stay(tmp_path: Path) -> None:
+    """C1: its own lock time, for the windows it has."""
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 1)
+        part = await opened(broker)
+        await broker.reconfigure_group("workers", {"share.record.lock.duration.ms": "1234"})
+        assert part.window.limits.lock_ms == 1234
+        with pytest.raises(ApiError) as refusal:
+            await broker.reconfigure_group("workers", {"share.record.lock.duration.ms": "none"})
+        assert refusal.value.code is ErrorCode.INVALID_CONFIG
+
+    async def after(broker: Broker) -> None:
+        assert (await opened(broker)).window.limits.lock_ms == 1234
+        await broker.reconfigure_group("workers", {})
+        assert (await opened(broker)).window.limits.lock_ms == 30_000
+
+    tell(tmp_path, before, after)
+
+
+def test_the_stored_form_survives_compaction_and_strange_keys() -> None:
+    """C1 L9: a delta whose snapshot is gone is void; a tombstone forgets; other keys are counted."""
+    place, other = Place("g:é", b"t" * 16, 7), Place("g", b"u" * 16, 0)
+    found = StoredWindows()
+    records = [
+        (delta_key(place, 3), b"void"),
+        (snapshot_key(place), b"whole"),
+        (delta_key(place, 0), b"change"),
+        (snapshot_key(other), b"gone"),
+        *tombstones(other),
+        (b"", b"x"),
+        (snapshot_key(place) + b"!", b"x"),
+    ]
+    for key, value in records:
+        found.record(key, value)
+    assert found.windows == {place: (b"whole", [b"change"])}
+    assert found.unreadable == 2
