@@ -43,8 +43,8 @@ Given to a broker they are the defaults of its topics. A topic's own values are 
 GROUP_HEAD = """\
 ## Group options
 
-Set for a single group by any Kafka admin client (resource type group), before its first member comes or at any
-time. What a group does not set is the broker's option of the same name with `group.` before it.
+Set for a single group by any Kafka admin client (resource type group), at any time, even before its first
+member comes. What a group does not set is the broker's option of the same name with `group.` before it.
 """
 
 

@@ -11,6 +11,8 @@ from tests.compat import confluent_calls
 from tests.compat.share_members import WAIT_S, Crasher, Worker, begin_at_the_start, consumer, until
 
 from braidmq import testing
+from braidmq.client.cluster import TopicPartition
+from braidmq.client.groups import Groups, Position
 
 MEMBERS = 16
 CRASHES = 3
@@ -146,3 +148,27 @@ def test_a_broker_that_is_killed_neither_loses_nor_repeats_what_was_accepted() -
         confirmed = set(counts) | set(last.accepted)
         assert {offset for offset, _ in last.deliveries}.isdisjoint(counts)
         assert max(confirmed) == RECORDS
+
+
+def test_the_command_line_shows_and_moves_a_share_group(bootstrap: str, new_name: Callable[[], str]) -> None:
+    """C7 O1: braid group lists it as what it is, knows what is left, and lets it begin again."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic)
+    begin_at_the_start(bootstrap, group)
+    send(bootstrap, topic, 10)
+    worker = Worker(bootstrap, group, topic, accept)
+    until(lambda: len(worker.accepted) == 10, "everything is accepted", worker)
+    with Groups(bootstrap) as groups:
+        described = groups.describe(group)
+        assert (described.kind, described.state, len(described.members)) == ("Share", "Stable", 1)
+        worker.leave()
+        send(bootstrap, topic, 5)
+        assert groups.positions(group) == [Position(topic, 0, 10, 15)]
+        groups.commit(group, {TopicPartition(topic, 0): 8})
+        assert groups.describe(group).lag == 7
+        again = Worker(bootstrap, group, topic, accept)
+        until(lambda: len(again.accepted) == 7, "it begins again", again)
+        again.leave()
+        assert sorted(again.accepted) == list(range(8, 15))
+        groups.delete(group)
+        assert group not in {each.group_id for each in groups.all()}

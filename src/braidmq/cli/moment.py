@@ -22,7 +22,7 @@ def parse_moment(text: str, now_ms: int) -> int:
             f"{text!r} is not a time; write 2026-11-15T21:00, or 10m, 2h, 1d for how long ago"
         ) from None
     # Without a zone, what the user's own clock shows.
-    return int(moment.timestamp() * 1000)
+    return round(moment.timestamp() * 1000)
 
 
 def format_moment(timestamp_ms: int) -> str:

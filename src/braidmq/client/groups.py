@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from braidmq.client import share_groups
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
@@ -35,20 +36,25 @@ from braidmq.wire.messages.groups import (
 COMMIT_VERSION_MAX = 9
 FETCH_VERSION_MAX = 9
 DESCRIBE_VERSION_MAX = 5
+SHARE = "Share"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a group is in one partition; `committed` is None where it has never committed."""
+    """Where a group is in one partition; `committed` is None where it has never committed.
+
+    A share group has settled everything before `committed`, and `settled` records after it.
+    """
 
     topic: str
     partition: int
     committed: int | None
     end: int
+    settled: int = 0
 
     @property
     def lag(self) -> int | None:
-        return None if self.committed is None else max(self.end - self.committed, 0)
+        return None if self.committed is None else max(self.end - self.committed - self.settled, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +93,32 @@ class Groups:
 
     def describe(self, group_id: str) -> GroupDescription:
         """State, members and positions; ApiError GROUP_ID_NOT_FOUND where there is no such group."""
-        listed = next((group for group in self.all() if group.group_id == group_id), None)
+        listed = self._find(group_id)
         if listed is None:
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}; braid group list shows them"
             )
-        members = (
-            self._server_assigned(group_id) if listed.group_type == "Consumer" else self._classic(group_id)
-        )
+        if listed.group_type == SHARE:
+            members = self._shared(group_id)
+        elif listed.group_type == "Consumer":
+            members = self._server_assigned(group_id)
+        else:
+            members = self._classic(group_id)
         return GroupDescription(
             group_id, listed.group_state, listed.group_type, tuple(members), tuple(self.positions(group_id))
         )
 
+    def _find(self, group_id: str) -> ListedGroup | None:
+        return next((group for group in self.all() if group.group_id == group_id), None)
+
+    def _is_shared(self, group_id: str) -> bool:
+        listed = self._find(group_id)
+        return listed is not None and listed.group_type == SHARE
+
     def positions(self, group_id: str) -> list[Position]:
         """Committed offsets, each with the end of its partition."""
+        if self._is_shared(group_id):
+            return self._shared_positions(group_id)
         committed = self.committed(group_id)
         ends = list_offsets(self._cluster, dict.fromkeys(committed, int(Start.LATEST)))
         return [
@@ -108,7 +126,24 @@ class Groups:
             for at, offset in sorted(committed.items())
         ]
 
+    def _shared_positions(self, group_id: str) -> list[Position]:
+        starts = share_groups.starts(self._cluster, group_id)
+        ends = list_offsets(self._cluster, dict.fromkeys(starts, int(Start.LATEST)))
+        return [
+            Position(
+                at.topic,
+                at.partition,
+                start.offset,
+                ends[at].offset,
+                max(0, ends[at].offset - start.offset - start.lag),
+            )
+            for at, start in sorted(starts.items())
+        ]
+
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Where the group goes on, for the partitions it has read."""
+        if self._is_shared(group_id):
+            return {at: start.offset for at, start in share_groups.starts(self._cluster, group_id).items()}
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
         group = self._cluster.call(request, OffsetFetchResponse, FETCH_VERSION_MAX).groups[0]
         _raise_for(group.error_code, f"group {group_id}")
@@ -121,6 +156,9 @@ class Groups:
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Sets where a group without members goes on."""
+        if self._is_shared(group_id):
+            share_groups.move(self._cluster, group_id, offsets)
+            return
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for at, offset in offsets.items():
             topic = topics.setdefault(at.topic, OffsetCommitRequestTopic(name=at.topic, partitions=[]))
@@ -151,6 +189,12 @@ class Groups:
         return [
             GroupMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
             for each in group.members
+        ]
+
+    def _shared(self, group_id: str) -> Iterable[GroupMember]:
+        return [
+            GroupMember(each.member_id, each.client_id, each.client_host, None)
+            for each in share_groups.members(self._cluster, group_id)
         ]
 
     def _server_assigned(self, group_id: str) -> Iterable[GroupMember]:
