@@ -29,6 +29,7 @@ from braidmq.broker.topics import Topics
 from braidmq.cluster.store import Store
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings
+from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
@@ -83,7 +84,7 @@ class Broker:
         for group_id in self.sharing.load():
             self.coordinator.groups.add_share(group_id)
         self.housekeeping.measure_disk()
-        self.housekeeping.start((OFFSETS_CHECK_S, self.coordinator.expire))
+        self.housekeeping.start((OFFSETS_CHECK_S, self.expire_groups))
 
     async def stop(self) -> None:
         """Flushes and closes every log; the next start has nothing to recover."""
@@ -146,6 +147,14 @@ class Broker:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
         self.sharing.relimit(group_id)
+
+    async def expire_groups(self) -> None:
+        """Forgets offsets past their retention, and groups of either kind that have nothing left."""
+        await self.coordinator.expire()
+        reading = {part.place.group_id for part in self.sharing}
+        for group in list(self.coordinator.groups):
+            if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
+                self.coordinator.groups.delete(group.group_id)
 
     async def delete_records(self, partition: Partition, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""

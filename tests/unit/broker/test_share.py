@@ -21,6 +21,7 @@ from braidmq.broker.share_records import (
     tombstones,
 )
 from braidmq.delivery.status import Acknowledgement, Verdict
+from braidmq.group.consumer_member import Heartbeat
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header
@@ -311,6 +312,22 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
         assert broker.topics.get(STATE_TOPIC).partitions[0].log.end_offset == 1 + 1 + DELTAS_MAX
 
     tell(tmp_path, before, after)
+
+
+def test_a_group_that_has_read_nothing_is_forgotten_with_its_members(tmp_path: Path) -> None:
+    """C4: so that names of groups cannot pile up; one that has a place stays."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 1)
+        await opened(broker)
+        for name in ("workers", "passing"):
+            broker.coordinator.groups.add_share(name)
+        joining = Heartbeat("ada", 0, topics=frozenset({"jobs"}))
+        broker.coordinator.share_heartbeat("waiting", joining)
+        await broker.expire_groups()
+        assert {group.group_id for group in broker.coordinator.groups} == {"workers", "waiting"}
+
+    tell(tmp_path, story)
 
 
 def test_options_of_a_group_count_at_once_and_stay(tmp_path: Path) -> None:

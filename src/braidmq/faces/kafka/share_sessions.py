@@ -40,12 +40,15 @@ class ShareSession:
         self.ended = False
 
     def update(self, add: list[Key], forget: list[Key]) -> None:
-        for key in add:
-            self.partitions.setdefault(key)
-        for key in forget:
+        """Takes over what a request adds and forgets; what it does both with is forgotten."""
+        gone = frozenset(forget)
+        for key in gone:
             self.partitions.pop(key, None)
-        if len(self.partitions) > PARTITIONS_MAX:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "too many partitions in one share session")
+        for key in add:
+            if key not in gone and key not in self.partitions:
+                if len(self.partitions) >= PARTITIONS_MAX:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "too many partitions in one share session")
+                self.partitions[key] = None
 
     def move_to_end(self, key: Key) -> None:
         """Puts a partition just served last, so that a busy one does not starve the others."""
