@@ -228,6 +228,7 @@ class Produce:
         self._batch = batch
         self._label = label
         self._guard: Guard | None = None
+        self._asked = False
         self.code: ErrorCode | None = None
         """None until it is decided."""
         header = parse_header(batch)
@@ -244,6 +245,7 @@ class Produce:
         )
         transactions = self._broker.transactions
         if protocol >= 2:
+            self._asked = True
             self._broker.take(transactions.add_partitions(request, self, self._broker.now))
         else:
             code = transactions.verify(request)[self._place]
@@ -259,7 +261,7 @@ class Produce:
     @property
     def waits(self) -> bool:
         """Whether the coordinator has not answered yet."""
-        return self.code is None and self._guard is not None and self not in self._broker.answers
+        return self.code is None and self._asked and self not in self._broker.answers
 
     def finish(self) -> ErrorCode:
         """Appends the batch, if the coordinator has nothing against it."""
