@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 JARS = os.environ.get("BRAID_COMPAT_JARS")
-SOURCE = Path(__file__).parent / "java" / "RoundTrip.java"
+SOURCES = Path(__file__).parent / "java"
 WAIT_S = 110
 
 pytestmark = pytest.mark.skipif(
@@ -28,7 +28,18 @@ def test_the_java_client_administers_produces_consumes_and_seeks(
     bootstrap: str, new_name: Callable[[], str]
 ) -> None:
     """F1 P3 P4 P5 C7: every codec, every acks, idempotence, headers, seeks, configs, deletion, refusals."""
-    command = ["java", "-cp", f"{JARS}/*", str(SOURCE), bootstrap, new_name()]
+    run("RoundTrip.java", bootstrap, new_name())
+
+
+def test_the_java_client_works_in_a_share_group_and_administers_it(
+    bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """C1 C7 F1: records accepted, released and rejected; its place shown and moved; options, deletion."""
+    run("ShareRoundTrip.java", bootstrap, new_name())
+
+
+def run(source: str, *arguments: str) -> None:
+    command = ["java", "-cp", f"{JARS}/*", str(SOURCES / source), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "ok"
