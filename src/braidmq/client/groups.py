@@ -36,7 +36,7 @@ from braidmq.wire.messages.groups import (
 COMMIT_VERSION_MAX = 9
 FETCH_VERSION_MAX = 9
 DESCRIBE_VERSION_MAX = 5
-SHARE = "Share"
+SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Groups:
             )
         if listed.group_type == SHARE:
             members = self._shared(group_id)
-        elif listed.group_type == "Consumer":
+        elif listed.group_type == "consumer":
             members = self._server_assigned(group_id)
         else:
             members = self._classic(group_id)

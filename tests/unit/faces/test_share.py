@@ -306,7 +306,7 @@ def test_members_are_assigned_described_and_listed(tell: Callable[..., None]) ->
         assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         listed = (await one.ask(ListGroupsRequest(types_filter=["share"]), ListGroupsResponse)).groups
         assert [(g.group_id, g.group_type, g.protocol_type) for g in listed] == [
-            ("workers", "Share", "share")
+            ("workers", "share", "share")
         ]
         others = await one.ask(ListGroupsRequest(types_filter=["classic", "consumer"]), ListGroupsResponse)
         assert others.groups == []

@@ -46,9 +46,9 @@ _SEVERAL_FROM = 4
 _MEMBERS_FROM = 3
 _ERROR_FOR_MISSING_FROM = 6
 _DEAD = "Dead"
-_CLASSIC = "Classic"
-_CONSUMER = "Consumer"
-_SHARE = "Share"
+_CLASSIC = "classic"
+_CONSUMER = "consumer"
+_SHARE = "share"
 _SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 
 
