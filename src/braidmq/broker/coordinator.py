@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.internal_topic import InternalTopic
 from braidmq.group.catalog import Catalog
 from braidmq.group.consumer_group import Beat
 from braidmq.group.consumer_member import Heartbeat
@@ -40,14 +40,12 @@ from braidmq.group.settings import GroupSettings
 from braidmq.platform.clock import Clock
 from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
 
 if TYPE_CHECKING:
     from braidmq.broker.topics import Topics
 
 log = logging.getLogger("braid.groups")
 
-LOAD_BYTES = 4 * 1024 * 1024
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 
 
@@ -64,25 +62,19 @@ class Coordinator:
     """Coordinates every group of this broker."""
 
     def __init__(self, topics: Topics, clock: Clock, settings: GroupSettings, catalog: Catalog) -> None:
-        self._topics = topics
+        self._topic = InternalTopic(topics, clock, OFFSETS_TOPIC, TOPIC_OPTIONS)
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
-        self._partition: Partition | None = None
-        self._opening = asyncio.Lock()
         self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog)
 
     # -- the internal topic ---------------------------------------------------------------------
 
     def load(self) -> None:
         """Reads the groups of an earlier run; blocks, before clients are accepted."""
-        topic = self._topics.find(OFFSETS_TOPIC)
-        if topic is None:
-            return
-        self._partition = topic.partitions[0]
         loading = Loading()
-        for record in _stored(self._partition):
+        for record in self._topic.stored():
             loading.record(*record)
         self.groups.load(loading, self.now_ms(), self._clock.wall_ms())
         if loading.unreadable:
@@ -91,12 +83,7 @@ class Coordinator:
 
     async def open(self) -> None:
         """Makes the internal topic if this is the first group ever."""
-        if self._partition is None:
-            async with self._opening:
-                if self._partition is None:
-                    self._partition = (await self._topics.create(OFFSETS_TOPIC, 1, TOPIC_OPTIONS)).partitions[
-                        0
-                    ]
+        await self._topic.open()
 
     def now_ms(self) -> int:
         """The time groups live in; it never goes back."""
@@ -139,7 +126,7 @@ class Coordinator:
         try:
             durable_at = self._perform(group_id, effects)
             if durable_at is not None:
-                await self._durable(durable_at)
+                await self._topic.durable(durable_at)
         except ApiError:
             self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
             raise
@@ -215,7 +202,7 @@ class Coordinator:
                 self._reply(group_id, effect, durable_at, failure)
                 continue
             try:
-                durable_at = self._append(self._changes(effect))
+                durable_at = self._topic.append(self._changes(effect))
             except ApiError as error:
                 failure = error
         self._set_timer()
@@ -234,39 +221,18 @@ class Coordinator:
         elif durable_at is None:
             _settle(reply, ErrorCode.NONE)
         else:
-            assert self._partition is not None
 
             def on_durable(code: ErrorCode) -> None:
                 _settle(reply, code)
                 if code is not ErrorCode.NONE:
                     self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
 
-            self._partition.when_durable(durable_at, on_durable)
-
-    def _append(self, changes: Sequence[KeyValue]) -> int:
-        """Appends records to the internal topic; the offset that must be durable for them to count."""
-        assert self._partition is not None, "the internal topic is opened first"
-        now_ms = self._clock.wall_ms()
-        batch = build_batch([(key, value, (), now_ms) for key, value in changes])
-        return self._partition.append(memoryview(batch), now_ms)[1]
+            self._topic.when_durable(durable_at, on_durable)
 
     async def _write(self, changes: Sequence[KeyValue]) -> None:
         """Appends records and waits until they are on disk."""
         if changes:
-            await self._durable(self._append(changes))
-
-    async def _durable(self, offset: int) -> None:
-        assert self._partition is not None
-        durable: asyncio.Future[ErrorCode] = self._loop.create_future()
-
-        def on_durable(code: ErrorCode) -> None:
-            if not durable.done():
-                durable.set_result(code)
-
-        self._partition.when_durable(offset, on_durable)
-        code = await durable
-        if code is not ErrorCode.NONE:
-            raise ApiError(code, "the change could not be brought to disk")
+            await self._topic.durable(self._topic.append(changes))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -295,21 +261,3 @@ def _settle(reply: Reply, code: ErrorCode) -> None:
     assert isinstance(future, asyncio.Future)
     if not future.done():
         future.set_result(reply.answer if code is ErrorCode.NONE else replace(reply.answer, code=code))
-
-
-def _stored(partition: Partition) -> Iterator[KeyValue]:
-    """Every record of the internal topic, oldest first."""
-    offset = partition.log.start_offset
-    while (found := partition.log.read(offset, LOAD_BYTES, partition.log.end_offset)) is not None:
-        content = memoryview(found.read())
-        found.release()
-        at = 0
-        while len(content) - at >= HEADER_BYTES:
-            header = parse_header(content, at)
-            if header.size > len(content) - at:
-                break
-            for record in records(content[at : at + header.size]):
-                if record.key is not None:
-                    yield record.key, record.value
-            at += header.size
-            offset = header.next_offset

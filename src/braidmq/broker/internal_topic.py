@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topics import Topics
 from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -54,6 +54,8 @@ class InternalTopic:
 
     async def open(self) -> None:
         """Makes the topic if it is not there yet."""
+        if self._partition is not None:
+            return
         async with self._opening:
             if self._partition is None:
                 made = await self._topics.create(self._name, 1, self._options)
@@ -66,16 +68,20 @@ class InternalTopic:
         batch = build_batch([(key, value, (), now_ms) for key, value in changes])
         return self._partition.append(memoryview(batch), now_ms)[1]
 
+    def when_durable(self, offset: int, callback: DurableCallback) -> None:
+        """Calls back when everything below `offset` is on disk, or never will be."""
+        assert self._partition is not None
+        self._partition.when_durable(offset, callback)
+
     async def durable(self, offset: int) -> None:
         """Returns when everything below `offset` is on disk; ApiError when it never will be."""
-        assert self._partition is not None
         code_ready: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def on_durable(code: ErrorCode) -> None:
             if not code_ready.done():
                 code_ready.set_result(code)
 
-        self._partition.when_durable(offset, on_durable)
+        self.when_durable(offset, on_durable)
         code = await code_ready
         if code is not ErrorCode.NONE:
             raise ApiError(code, "the change could not be brought to disk")
