@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import parse_moment
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless
 from braidmq.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def reset(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Show what would change, change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
@@ -121,8 +120,7 @@ def reset(
             print_table(("topic", "partition#", "from#", "to#"), shown)
         if dry_run:
             return
-        if not yes and not as_json and sys.stdin.isatty():
-            typer.confirm(f"Set these offsets for {name}?", abort=True)
+        confirm_unless(yes or as_json, f"Set these offsets for {name}?")
         groups.commit(name, after)
     if not as_json:
         print(f"reset {name}: {len(after)} partitions")
@@ -180,7 +178,7 @@ def _targets(
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
@@ -190,8 +188,7 @@ def delete(
     """
     from braidmq.client.groups import Groups
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete {', '.join(names)} and the offsets committed?", abort=True)
+    confirm_unless(yes, f"Delete {', '.join(names)} and the offsets committed?")
     with Groups(bootstrap) as groups:
         for name in names:
             groups.delete(name)

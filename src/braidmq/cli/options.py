@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +58,7 @@ class Compression(StrEnum):
 
 
 AcksOption = Annotated[AcksChoice, typer.Option("--acks", help="What an answer means.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 CompressionOption = Annotated[Compression, typer.Option("--compression", "-z", help="Codec of the batches.")]
 
 
@@ -69,3 +71,9 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
             raise UserMistake(f"{setting!r} is not of the form NAME=VALUE")
         parsed[name.strip()] = value.strip()
     return parsed
+
+
+def confirm_unless(yes: bool, question: str) -> None:
+    """Asks on a terminal; in a script, or with --yes, it goes on."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True)

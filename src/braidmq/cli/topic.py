@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from braidmq.cli.mistake import UserMistake
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Settings, parse_settings
+from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Settings, Yes, confirm_unless, parse_settings
 from braidmq.cli.output import print_json, print_table
 from braidmq.config import check_topic_overrides
 
@@ -131,7 +130,7 @@ def alter(
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
@@ -141,8 +140,7 @@ def delete(
     """
     from braidmq.client.admin import Admin
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete {', '.join(names)} and everything in it?", abort=True)
+    confirm_unless(yes, f"Delete {', '.join(names)} and everything in it?")
     with Admin(bootstrap) as admin:
         for name in names:
             admin.delete_topic(name)
