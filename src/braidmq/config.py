@@ -330,6 +330,51 @@ SERVER: tuple[Option, ...] = (
         high=10_000_000,
     ),
     Option(
+        "group.min.session.timeout.ms",
+        Kind.INT,
+        6_000,
+        "Shortest session a member of a classic group may ask for: shorter ones find a dead member sooner.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.max.session.timeout.ms",
+        Kind.INT,
+        1_800_000,
+        "Longest session a member of a classic group may ask for.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.initial.rebalance.delay.ms",
+        Kind.INT,
+        3_000,
+        "How long an empty classic group waits for more members before it shares partitions out.",
+        "ms",
+        low=0,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.consumer.session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "A member of a server-assigned group that is silent for this long is out of it.",
+        "ms",
+        low=1000,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.consumer.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
+        "How often members of server-assigned groups report; also how soon they learn what they are to read.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
         "group.share.session.timeout.ms",
         Kind.INT,
         45_000,
@@ -649,6 +694,11 @@ class Config:
     disk_full_percent: int
     producer_id_expiration_ms: int
     producer_ids_per_partition_max: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
     group_share_session_timeout_ms: int
     group_share_heartbeat_interval_ms: int
     group_share_max_size: int

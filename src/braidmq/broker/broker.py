@@ -217,6 +217,11 @@ class Broker:
 
 def _group_settings(config: Config) -> GroupSettings:
     return GroupSettings(
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+        group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         group_share_session_timeout_ms=config.group_share_session_timeout_ms,
         group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
         group_share_max_size=config.group_share_max_size,
