@@ -1,4 +1,4 @@
-"""Moments as people write them: an ISO 8601 date and time, or how long ago."""
+"""Moments as people write them: an ISO 8601 date and time, or how long ago; and durations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 
 from braidmq.cli.mistake import UserMistake
 
-_AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_moment(text: str, now_ms: int) -> int:
     """Milliseconds since 1970 of `2026-11-15T21:00`, `2026-11-15`, `10m`, `2h` or `1d` (ago)."""
-    if ago := _AGO.fullmatch(text.strip()):
-        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
+    ago_ms = _duration_ms(text)
+    if ago_ms is not None:
+        return now_ms - ago_ms
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -23,6 +24,32 @@ def parse_moment(text: str, now_ms: int) -> int:
         ) from None
     # Without a zone, what the user's own clock shows.
     return round(moment.timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of `500ms`, `10s`, `5m`, `2h` or `1d`."""
+    found_ms = _duration_ms(text)
+    if found_ms is None:
+        raise UserMistake(f"{text!r} is not a duration; write 500ms, 10s, 5m, 2h or 1d")
+    return found_ms
+
+
+def format_duration(duration_ms: int) -> str:
+    """The two largest units there are: `1d 2h`, `3m 20s`, `5s`; below a second, milliseconds."""
+    if duration_ms < 1000:
+        return f"{duration_ms}ms"
+    left = duration_ms
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, _UNIT_MS[unit])
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0"))
+
+
+def _duration_ms(text: str) -> int | None:
+    found = _DURATION.fullmatch(text.strip())
+    return None if found is None else int(found[1]) * _UNIT_MS[found[2]]
 
 
 def format_moment(timestamp_ms: int) -> str:

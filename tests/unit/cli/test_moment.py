@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from braidmq.cli.mistake import UserMistake
-from braidmq.cli.moment import format_moment, parse_moment
+from braidmq.cli.moment import format_duration, format_moment, parse_duration_ms, parse_moment
 
 NOW_MS = 1_800_000_000_000
 
@@ -40,3 +40,28 @@ def test_moments_are_shown_in_utc_to_the_millisecond() -> None:
     assert format_moment(1_794_776_400_123) == "2026-11-15T21:00:00.123Z"
     assert parse_moment("2026-11-15T21:00:00.123Z", NOW_MS) == 1_794_776_400_123
     assert format_moment(-1) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms", "shown"),
+    [
+        ("500ms", 500, "500ms"),
+        ("90s", 90_000, "1m 30s"),
+        ("2m", 120_000, "2m"),
+        ("25h", 90_000_000, "1d 1h"),
+        ("7d", 604_800_000, "7d"),
+        ("3601s", 3_601_000, "1h"),
+        ("0ms", 0, "0ms"),
+    ],
+)
+def test_a_duration_is_read_and_shown_in_its_largest_units(text: str, duration_ms: int, shown: str) -> None:
+    """O1: as people write them."""
+    assert parse_duration_ms(text) == duration_ms
+    assert format_duration(duration_ms) == shown
+
+
+@pytest.mark.parametrize("text", ["", "10", "-5m", "1w", "2026-11-15"])
+def test_what_is_not_a_duration_is_refused_with_examples(text: str) -> None:
+    """O1: the message shows how to write one."""
+    with pytest.raises(UserMistake, match="10s, 5m, 2h or 1d"):
+        parse_duration_ms(text)
