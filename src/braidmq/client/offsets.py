@@ -24,14 +24,19 @@ class Spot(NamedTuple):
     timestamp_ms: int
 
 
-def list_offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Spot]:
-    """For each partition the first record stamped `wanted` or later; -1 means the end, -2 the start."""
+def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation_level: int = 0
+) -> dict[TopicPartition, Spot]:
+    """For each partition the first record stamped `wanted` or later; -1 means the end, -2 the start.
+
+    With isolation level 1 (read_committed) the end is where the first undecided transaction begins.
+    """
     found: dict[TopicPartition, Spot] = {}
     for attempt in cluster.attempts():
         left = {at: when for at, when in wanted.items() if at not in found}
         try:
             for connection, group in cluster.by_leader(left):
-                found |= _ask(connection, {at: left[at] for at in group})
+                found |= _ask(connection, {at: left[at] for at in group}, isolation_level)
         except (ApiError, Unreachable) as error:
             for at in left:
                 cluster.forget(at.topic)
@@ -39,13 +44,16 @@ def list_offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict
     return found
 
 
-def _ask(connection: Connection, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Spot]:
+def _ask(
+    connection: Connection, wanted: Mapping[TopicPartition, int], isolation_level: int
+) -> dict[TopicPartition, Spot]:
     topics: dict[str, ListOffsetsTopic] = {}
     for at, timestamp_ms in wanted.items():
         topics.setdefault(at.topic, ListOffsetsTopic(name=at.topic, partitions=[])).partitions.append(
             ListOffsetsPartition(partition_index=at.partition, timestamp=timestamp_ms)
         )
-    answer = connection.call(ListOffsetsRequest(topics=list(topics.values())), ListOffsetsResponse)
+    request = ListOffsetsRequest(isolation_level=isolation_level, topics=list(topics.values()))
+    answer = connection.call(request, ListOffsetsResponse)
     found = {}
     for topic in answer.topics:
         for partition in topic.partitions:

@@ -1,0 +1,189 @@
+"""What a user may write in `.option(…)` when reading: names, meanings, checks.
+
+The names are those of Spark's Kafka source, so that a query moves over by changing its format. Settings of
+the Kafka client may carry the prefix `kafka.` as there, or not. A name that means nothing is refused with the
+closest that does: a misspelt `maxOffsetPerTrigger` would otherwise read everything at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from braidmq.address import AddressError, parse_addresses
+
+PREFIX = "kafka."
+DEFAULT_REQUEST_TIMEOUT_MS = 30_000
+
+
+class OptionError(ValueError):
+    """An option that cannot be; the message names it and what would be right."""
+
+
+class Isolation(Enum):
+    """Which records of transactions are read."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class LocalLog(Enum):
+    """Whether segments on this machine are read from the disk instead of through the broker."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+READ_OPTIONS = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "failOnDataLoss",
+    "includeHeaders",
+    "includeTag",
+    "isolation",
+    "localLog",
+    "groupId",
+    "groupIdPrefix",
+)
+CLIENT_OPTIONS = (
+    "bootstrap.servers",
+    "client.id",
+    "group.id",
+    "isolation.level",
+    "request.timeout.ms",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    "sasl.username",
+    "sasl.password",
+    "sasl.oauthbearer.token",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+)
+WITHOUT_EFFECT = (
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "auto.offset.reset",
+    "check.crcs",
+    "connections.max.idle.ms",
+    "default.api.timeout.ms",
+    "enable.auto.commit",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retries",
+    "retry.backoff.ms",
+    "send.buffer.bytes",
+    "session.timeout.ms",
+)
+"""Known to Kafka's own client or source, and settled here in another way: accepted, so queries move over."""
+
+
+class Options:
+    """The options of one query by name, without regard to case and to the prefix `kafka.`."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str], what: str) -> None:
+        names = {name.lower(): name for name in (*known, *CLIENT_OPTIONS, *WITHOUT_EFFECT)}
+        self._values: dict[str, str] = {}
+        for written, text in given.items():
+            plain = written.lower().removeprefix(PREFIX)
+            if plain not in names:
+                raise OptionError(_unknown(written, names.values(), what))
+            name = names[plain]
+            if self._values.get(name, text) != text:
+                raise OptionError(f"option {name} is given twice, as {self._values[name]!r} and {text!r}")
+            self._values[name] = text
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        return self._values.get(name, default)
+
+    def required(self, name: str, example: str) -> str:
+        found = (self._values.get(name) or "").strip()
+        if not found:
+            raise OptionError(f'option {name} is missing; add .option("{name}", "{example}")')
+        return found
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self._values.get(name, str(default)).strip().lower()
+        if text not in ("true", "false"):
+            raise OptionError(f"option {name} is {text!r}; it must be true or false")
+        return text == "true"
+
+    def count(self, name: str, least: int = 1) -> int | None:
+        """A whole number of at least `least`, or None where it is not given."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise OptionError(f"option {name} is {text!r}; it must be a whole number of at least {least}")
+        return number
+
+    def one_of(self, name: str, default: str, allowed: Iterable[str]) -> str:
+        text = self._values.get(name, default).strip().lower()
+        if text not in (choices := list(allowed)):
+            raise OptionError(f"option {name} is {text!r}; it must be one of {', '.join(choices)}")
+        return text
+
+    def client_settings(self) -> dict[str, str]:
+        """What is about the connection, for `cluster`."""
+        return {name: self._values[name] for name in CLIENT_OPTIONS if name in self._values}
+
+
+def bootstrap(options: Options) -> str:
+    """The brokers to begin with, checked for their form."""
+    servers = options.required("bootstrap.servers", "127.0.0.1:9092")
+    try:
+        parse_addresses(servers)
+    except AddressError as error:
+        raise OptionError(f"option bootstrap.servers: {error}") from None
+    return servers
+
+
+def _unknown(written: str, names: Iterable[str], what: str) -> str:
+    by_lower = {name.lower(): name for name in names}
+    plain = written.lower().removeprefix(PREFIX)
+    close = difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.5)
+    advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; docs/spark.md lists them"
+    return f"{what} has no option {written!r}{advice}"

@@ -1,0 +1,107 @@
+"""From what a query asked for to partitions and offsets, by asking the cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.consumer import Start
+from braidmq.client.offsets import list_offsets
+from braidmq.spark.options import Isolation, OptionError
+from braidmq.spark.query import Bound, Query
+from braidmq.wire.errors import ApiError, ErrorCode
+
+Offsets = dict[TopicPartition, int]
+CLIENT_ID = "braid-spark"
+
+
+class TopicMissing(OptionError):
+    """A topic or partition that was asked for by name and is not there."""
+
+
+def connect(query: Query) -> Cluster:
+    """The cluster of a query; nothing is sent before the first question."""
+    return Cluster(query.bootstrap, client_id=CLIENT_ID, timeout_s=query.timeout_s)
+
+
+def partitions(cluster: Cluster, query: Query) -> list[TopicPartition]:
+    """Every partition the query reads, as the cluster has them now."""
+    subscription = query.subscription
+    if subscription.pattern is not None:
+        matches = re.compile(subscription.pattern).fullmatch
+        answer = cluster.refresh(None)
+        chosen = [topic for topic in answer.topics if not topic.is_internal and matches(topic.name or "")]
+    else:
+        answer = cluster.refresh(list(subscription.topics or subscription.assigned))
+        chosen = answer.topics
+    found = []
+    for topic in chosen:
+        code = ErrorCode(topic.error_code)
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+            raise TopicMissing(f"there is no topic {topic.name!r} at {query.bootstrap}; create it first")
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, f"topic {topic.name}: {code.name.lower().replace('_', ' ')}")
+        found += [TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions]
+    if subscription.assigned:
+        found = _assigned(subscription.assigned, found)
+    return sorted(found)
+
+
+def _assigned(
+    assigned: Mapping[str, tuple[int, ...]], existing: list[TopicPartition]
+) -> list[TopicPartition]:
+    asked = [TopicPartition(topic, number) for topic, numbers in assigned.items() for number in numbers]
+    for at in asked:
+        if at not in existing:
+            count = sum(each.topic == at.topic for each in existing)
+            raise TopicMissing(f"option assign: {at} does not exist; topic {at.topic} has {count} partitions")
+    return asked
+
+
+def edges(cluster: Cluster, some: Iterable[TopicPartition], edge: Start, isolation: Isolation) -> Offsets:
+    """The first offset that is there, or the one behind the last that may be read."""
+    level = int(isolation is Isolation.READ_COMMITTED)
+    found = list_offsets(cluster, dict.fromkeys(some, int(edge)), level)
+    return {at: spot.offset for at, spot in found.items()}
+
+
+def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: Bound, side: str) -> Offsets:
+    """Where each partition begins or ends for this query."""
+    if bound.edge is not None:
+        return edges(cluster, some, bound.edge, query.isolation)
+    if bound.timestamp_ms is not None:
+        return _at_times(cluster, query, dict.fromkeys(some, bound.timestamp_ms), side)
+    by_partition = bound.timestamps or bound.offsets
+    asked = {
+        TopicPartition(topic, number): value
+        for topic, rows in by_partition.items()
+        for number, value in rows.items()
+    }
+    if missing := [at for at in some if at not in asked]:
+        names = ", ".join(map(str, missing[:5]))
+        raise OptionError(f"option {side}Offsets must name every partition; {names} is missing")
+    if surplus := [at for at in asked if at not in some]:
+        names = ", ".join(map(str, surplus[:5]))
+        raise OptionError(f"option {side}Offsets is about {names}, which the query does not read")
+    if bound.timestamps:
+        return _at_times(cluster, query, asked, side)
+    found = {at: offset for at, offset in asked.items() if offset >= 0}
+    for edge in Start:
+        at_edge = [at for at, offset in asked.items() if offset == edge]
+        found |= edges(cluster, at_edge, edge, query.isolation) if at_edge else {}
+    return found
+
+
+def _at_times(cluster: Cluster, query: Query, times: Mapping[TopicPartition, int], side: str) -> Offsets:
+    """The first record of a time or later; where there is none, the end, or an error if so asked."""
+    level = int(query.isolation is Isolation.READ_COMMITTED)
+    spots = list_offsets(cluster, times, level)
+    late = [at for at, spot in spots.items() if spot.offset < 0]
+    if late and side == "starting" and not query.late_start_is_latest:
+        raise OptionError(
+            f"{late[0]} has no record of {times[late[0]]} ms or later; to begin at its end then, add"
+            ' .option("startingOffsetsByTimestampStrategy", "latest")'
+        )
+    ends = edges(cluster, late, Start.LATEST, query.isolation) if late else {}
+    return {at: ends.get(at, spot.offset) for at, spot in spots.items()}

@@ -1,0 +1,93 @@
+"""A Spark session that is quick with Python: what would otherwise be ten settings and a look for Java.
+
+Everything can be overridden with `config`. What is set, and why:
+
+- workers are reached over Unix sockets instead of TCP, which takes milliseconds off every task;
+- filters are pushed down to Python sources, which Spark leaves off by default;
+- the process that workers are forked from imports what they need once and freezes its garbage, since Spark's
+  worker collects garbage after every task (`daemon.py`);
+- memory follows the machine; a local master binds to the loopback address only;
+- logs are quiet, and the address of the UI is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from braidmq.spark.java import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY_SHARE = 3
+MEMORY_MIN_MB = 1024
+MEMORY_MAX_MB = 16_384
+LOCAL_SHUFFLE_PARTITIONS_PER_CORE = 2
+
+
+class SparkMissing(RuntimeError):
+    """The Python package of Spark is not installed, or too old."""
+
+
+def session(
+    app: str,
+    master: str = "local[*]",
+    *,
+    memory_mb: int | None = None,
+    ui: bool = True,
+    log_level: str = "ERROR",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The Spark session of this process, made on the first call.
+
+    `memory_mb` is the driver's heap, which on a local master is all there is. `config` has the last word over
+    every setting. On a cluster the package must be installed on the workers, for the same Python.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkMissing("pyspark is not installed; run: pip install 'braidmq[spark]'") from None
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app).master(master)
+    for name, text in (settings(master, memory_mb, ui, log_level) | dict(config or {})).items():
+        builder = builder.config(name, text)
+    made = builder.getOrCreate()
+    if ui and (address := made.sparkContext.uiWebUrl):
+        sys.stderr.write(f"Spark UI: {address}\n")
+    return made
+
+
+def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> dict[str, str]:
+    """What `session` sets, by Spark's names."""
+    chosen = {
+        "spark.driver.memory": f"{memory_mb or memory_for_machine_mb()}m",
+        "spark.log.level": log_level,
+        "spark.python.daemon.module": "braidmq.spark.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        chosen |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS_PER_CORE * (os.cpu_count() or 1)),
+        }
+    return chosen
+
+
+def memory_for_machine_mb() -> int:
+    """A third of what this machine or container has: Python workers and the page cache need the rest."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return max(MEMORY_MIN_MB, min(total // MEMORY_SHARE // 1_048_576, MEMORY_MAX_MB))

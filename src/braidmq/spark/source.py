@@ -1,0 +1,63 @@
+"""The data source behind `format("braid")`: what Spark asks first, and who answers the rest.
+
+Spark makes one of these from the options in a process of its own, and asks it for a schema and a reader or
+writer; those are pickled and sent on. So nothing here connects to a broker before it must.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from braidmq.spark import columns
+from braidmq.spark.query import extra_columns, parse_query
+
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class BraidSource(DataSource):
+    """Topics as tables and streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "braid"
+
+    def schema(self) -> str:
+        return columns.ddl(*extra_columns(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from braidmq.spark.batch_reader import BatchReader, FilteringBatchReader
+
+        query = parse_query(self.options, streaming=False)
+        # A reader that takes filters is an error in a session where they are not pushed down;
+        # Spark asks for one from this worker only where they are.
+        kind = FilteringBatchReader if PUSHDOWN_WORKER in sys.modules else BatchReader
+        return kind(query, columns.wanted(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from braidmq.spark.stream_reader import StreamReader
+
+        return StreamReader(parse_query(self.options, streaming=True), columns.wanted(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        made: DataSourceWriter = _sink().batch_writer(self.options, schema, overwrite)
+        return made
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        made: DataSourceStreamWriter = _sink().stream_writer(self.options, schema, overwrite)
+        return made
+
+
+def _sink() -> Any:
+    """The writing half, imported only where something is written."""
+    return import_module("braidmq.spark.sink")

@@ -1,0 +1,67 @@
+"""One Spark session for all tests that need one: starting a JVM takes longer than most of them.
+
+All of these tests belong to one xdist group, so that only one worker starts a JVM (`--dist
+loadgroup` in scripts/test).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from braidmq.client import Producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session every test shares, as `braidmq.spark.session` makes it."""
+    from braidmq.spark import session
+
+    with tempfile.TemporaryDirectory(prefix="braid-spark-") as scratch:
+        made = session(
+            "braid tests",
+            "local[2]",
+            memory_mb=1024,
+            ui=False,
+            config={"spark.sql.warehouse.dir": f"{scratch}/warehouse", "spark.local.dir": scratch},
+        )
+        yield made
+        made.stop()
+
+
+@pytest.fixture
+def topic_frame(spark: SparkSession, bootstrap: str) -> Callable[..., DataFrame]:
+    """A topic as a batch DataFrame: `topic_frame("orders", includeHeaders="true")`."""
+
+    def load(topic: str, **options: str) -> DataFrame:
+        reader = spark.read.format("braid").option("bootstrap.servers", bootstrap).option("subscribe", topic)
+        return reader.options(**options).load()
+
+    return load
+
+
+@pytest.fixture
+def fill(bootstrap: str) -> Callable[..., None]:
+    """Sends values to a topic: `fill("orders", [b"a", b"b"], partition=1)`."""
+
+    def send(topic: str, values: list[bytes], partition: int | None = None) -> None:
+        with Producer(bootstrap) as producer:
+            for value in values:
+                producer.send(topic, value, partition=partition)
+
+    return send
