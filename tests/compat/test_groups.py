@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from tests.compat import confluent_calls
-from tests.compat.group_members import MEMBERS, CooperativeMember, Member
+from tests.compat.group_members import MEMBERS, CooperativeMember, Member, ServerAssignedMember
 
 PARTITIONS = 12
 WAIT_S = 60
@@ -119,6 +119,36 @@ def test_a_cooperative_rebalance_does_not_take_away_what_stays(
     assert sum(map(len, first.revoked)) == PARTITIONS // 2
     first.leave()
     second.leave()
+
+
+@pytest.mark.parametrize("client", ["cooperative", "kafka-python", "aiokafka"])
+def test_a_group_changes_over_to_the_new_protocol_and_back(
+    client: str, bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """C4: a newcomer of the new protocol shares with a classic member; when it goes, all is as before."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic, PARTITIONS)
+    with sending(bootstrap, topic) as sender:
+        classic = MEMBERS[client](bootstrap, group, topic)
+        until(lambda: len(classic.owned) == PARTITIONS, "the classic member reads everything", classic)
+        assert _group_type(bootstrap, group) == "CLASSIC"
+        newcomer = ServerAssignedMember(bootstrap, group, topic)
+        until(lambda: shared([classic, newcomer]), "both protocols share", classic, newcomer)
+        assert _group_type(bootstrap, group) == "CONSUMER"
+        newcomer.leave()
+        until(lambda: len(classic.owned) == PARTITIONS, "the classic member takes over", classic)
+        assert _group_type(bootstrap, group) == "CLASSIC"
+        sent = sender.stop()
+    expected = {b"%d" % number for number in range(sent)}
+    until(lambda: expected <= {*classic.values, *newcomer.values}, "every record is read", classic)
+    until(lambda: committed(bootstrap, group) == _ends(bootstrap, topic), "what is committed is the end")
+    classic.leave()
+
+
+def _group_type(bootstrap: str, group: str) -> str:
+    found = confluent_calls.admin(bootstrap).list_consumer_groups().result()
+    (kind,) = [one.type.name for one in found.valid if one.group_id == group]
+    return str(kind)
 
 
 def test_a_group_goes_on_where_it_was(bootstrap: str, new_name: Callable[[], str]) -> None:

@@ -166,6 +166,11 @@ class ClassicGroup(Rebalancing):
             self._prepare_rebalance(now_ms)
         return self._take_effects()
 
+    def gather(self, now_ms: int) -> list[Effect]:
+        """Lets the members of a stable group join anew."""
+        self._prepare_rebalance(now_ms)
+        return self._take_effects()
+
     def restore(self, stored: GroupSnapshot, now_ms: int, idle_ms: int = 0) -> None:
         """Becomes the group that was written down `idle_ms` ago; its members have a session to come back."""
         assert not self.roster.members, "only a new group can be restored"

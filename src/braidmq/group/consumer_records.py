@@ -101,6 +101,12 @@ def changed_records(group: ConsumerGroup, changes: Changes) -> Iterator[KeyValue
         yield _member_key(group.group_id, member_id, POSITION_KEY), _position(group.members[member_id])
 
 
+def ending(group: ConsumerGroup) -> list[KeyValue]:
+    """The end of a group and of the members it still has."""
+    gone = group.take_changes().gone | group.members.keys()
+    return [*changed_records(group, Changes(gone=gone)), *tombstones(group.group_id)]
+
+
 def tombstones(group_id: str) -> list[KeyValue]:
     """The end of a group that has no members."""
     return [(_group_key(group_id, kind), None) for kind in (TARGET_EPOCH_KEY, GROUP_KEY)]
@@ -147,6 +153,11 @@ class Loader:
             stored = decode(ConsumerGroupTargetAssignmentMetadataValue, *split(value))
             epochs[group_id] = stored.assignment_epoch
         return True
+
+    def forget(self, group_id: str) -> None:
+        """A later record says that the group is of another protocol."""
+        if self._epochs.pop(group_id, None) is not None:
+            self._values = {place: of for place, of in self._values.items() if place[0] != group_id}
 
     def groups(self) -> dict[str, StoredConsumerGroup]:
         """The groups that are left when everything has been read."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from braidmq.group import consumer_records, mixed
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
-from braidmq.group.consumer_member import JOINING_EPOCH, Heartbeat
+from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbeat
 from braidmq.group.events import (
     NO_MEMBER,
     Effect,
@@ -33,7 +34,7 @@ from braidmq.group.events import (
 from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed, OffsetTable, Place
 from braidmq.group.rebalance import State
-from braidmq.group.records import group_key, offset_record
+from braidmq.group.records import NO_TIME, group_key, group_record, offset_record
 from braidmq.group.settings import GroupSettings
 from braidmq.group.share_group import ShareGroup, ShareGroupState
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
@@ -93,8 +94,12 @@ class Groups:
         effects: list[Effect] = []
         try:
             found = self._groups.get(group_id)
+            if isinstance(found, ConsumerGroup) and self._goes_back(found, request):
+                found.remove(found.members[found.static[request.instance_id or ""]])
+                effects += self._after_leaving(found, now_ms)
+                found = self._groups[group_id]
             if isinstance(found, ConsumerGroup) and found.members:
-                return self._join_mixed(found, request, token, now_ms)
+                return effects + self._join_mixed(found, request, token, now_ms)
             group = self._group_to_join(group_id, request, now_ms, effects)
         except ApiError as error:
             return [Reply(token, Joined(error.code, request.member_id))]
@@ -117,8 +122,13 @@ class Groups:
         if group is None:
             self._check_room()
         else:
-            effects.append(Write(tuple(consumer_records.tombstones(group_id))))
+            effects.append(Write(tuple(consumer_records.ending(group))))
         return self._create(group_id, now_ms)
+
+    def _goes_back(self, group: ConsumerGroup, request: Join) -> bool:
+        """Whether the last member of the new protocol returns with the classic one."""
+        returns = request.member_id == NO_MEMBER and mixed.is_last_of_new(group, request.instance_id)
+        return returns and self.settings.group_consumer_migration_policy.downgrades
 
     def _join_mixed(self, group: ConsumerGroup, request: Join, token: Token, now_ms: int) -> list[Effect]:
         self.settings.check_session(request.session_timeout_ms)
@@ -161,7 +171,7 @@ class Groups:
             return _missing(group_id), [], []
         if isinstance(group, ConsumerGroup):
             codes = mixed.leave(group, leavers, now_ms)
-            return ErrorCode.NONE, codes, _written(group)
+            return ErrorCode.NONE, codes, self._after_leaving(group, now_ms)
         codes, effects = group.leave(leavers, now_ms)
         self._set_alarm(group)
         return ErrorCode.NONE, codes, effects
@@ -186,6 +196,8 @@ class Groups:
         before = self._groups.get(group_id)
         if isinstance(before, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
+        if isinstance(before, ConsumerGroup) and beat.member_epoch == LEAVING_EPOCH:
+            return before.heartbeat(beat, self._catalog(), now_ms), self._after_leaving(before, now_ms)
         if isinstance(before, ConsumerGroup):
             group = before
         else:
@@ -209,11 +221,33 @@ class Groups:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no server-assigned group")
         if before is None:
             self._check_room()
-        elif before.state is State.EMPTY or mixed.can_upgrade(before):
+        elif before.state is State.EMPTY or self._may_upgrade(before):
             mixed.upgrade(before, made, self._catalog(), now_ms)
         else:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a classic group of another kind")
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a classic group that may not change over"
+            )
         return made
+
+    def _may_upgrade(self, group: ClassicGroup) -> bool:
+        return self.settings.group_consumer_migration_policy.upgrades and mixed.can_upgrade(group)
+
+    def _after_leaving(self, group: ConsumerGroup, now_ms: int) -> list[Effect]:
+        """What follows when members have gone: if only classic ones are left, the group is classic again."""
+        snapshot = None
+        if self.settings.group_consumer_migration_policy.downgrades:
+            snapshot = mixed.downgraded(group, self._catalog())
+        if snapshot is None:
+            return _written(group)
+        # In one batch, and as the generation that follows: should the broker die before they have gathered,
+        # the members will find theirs outdated and gather then.
+        stored = replace(snapshot, generation=snapshot.generation + 1)
+        records = (*consumer_records.ending(group), group_record(stored, NO_TIME))
+        made = self._create(group.group_id, now_ms)
+        made.restore(snapshot, now_ms)
+        effects = made.gather(now_ms)
+        self._set_alarm(made)
+        return [Write(records), *effects]
 
     def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
         """The answer to a member of a share group. Raises ApiError."""
@@ -248,11 +282,18 @@ class Groups:
             if self._alarm_of.get(group_id) != due_ms:
                 continue
             del self._alarm_of[group_id]
-            group = self._groups[group_id]
-            if effects := _tick(group, now_ms):
+            if effects := self._tick(self._groups[group_id], now_ms):
                 outcomes.append(Outcome(group_id, effects))
-            self._set_alarm(group)
+            self._set_alarm(self._groups[group_id])
         return outcomes
+
+    def _tick(self, group: Group, now_ms: int) -> list[Effect]:
+        if isinstance(group, ClassicGroup):
+            return group.tick(now_ms)
+        removed = group.tick(now_ms)
+        if isinstance(group, ShareGroup):
+            return []
+        return self._after_leaving(group, now_ms) if removed else _written(group)
 
     def _set_alarm(self, group: Group) -> None:
         due_ms = group.next_deadline()
@@ -407,13 +448,6 @@ class Groups:
 
 def _missing(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-
-
-def _tick(group: Group, now_ms: int) -> list[Effect]:
-    if isinstance(group, ClassicGroup):
-        return group.tick(now_ms)
-    group.tick(now_ms)
-    return _written(group) if isinstance(group, ConsumerGroup) else []
 
 
 def _written(group: ConsumerGroup) -> list[Effect]:

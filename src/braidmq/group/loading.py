@@ -34,6 +34,8 @@ class Loading:
             return
         if isinstance(stored, StoredGroup):
             self.classic[stored.group_id] = stored
+            if stored.snapshot is not None:
+                self._consumer.forget(stored.group_id)
         elif stored is not None:
             self._offset(stored, producer_id)
 

@@ -7,11 +7,15 @@ Generations are member epochs. A join does not wait for others; nobody is told t
 sync is what the server has assigned. When a classic member has to give something up or has got something, its
 heartbeat is answered with REBALANCE_IN_PROGRESS, so it joins again, and says in its subscription what it
 still owns.
+
+When the last member of the new protocol has gone and classic ones are left, because somebody goes back, the
+group is a classic one again (`downgraded`), and these gather for a rebalance of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from braidmq.group.assignors import NOTHING, Partitions
 from braidmq.group.catalog import Catalog
@@ -24,7 +28,20 @@ from braidmq.group.consumer_member import (
     Heartbeat,
     MemberState,
 )
-from braidmq.group.events import NO_MEMBER, Effect, Join, Joined, Leaver, Protocol, Reply, Sync, Synced
+from braidmq.group.events import (
+    NO_MEMBER,
+    Effect,
+    GroupSnapshot,
+    Join,
+    Joined,
+    Leaver,
+    MemberSnapshot,
+    Protocol,
+    Reply,
+    Sync,
+    Synced,
+)
+from braidmq.group.roster import elected
 from braidmq.group.subscription import (
     CONSUMER_PROTOCOL_TYPE,
     ConsumerProtocolSubscription,
@@ -71,6 +88,50 @@ def upgrade(group: ClassicGroup, made: ConsumerGroup, catalog: Catalog, now_ms: 
         member.assigned = frozenset(place for place in assigned if place not in made.owners)
         made.adopt(member, now_ms)
     made.rewrite_all()
+
+
+def downgraded(group: ConsumerGroup, catalog: Catalog) -> GroupSnapshot | None:
+    """The classic group that its members are; None unless all of them are, and have a protocol in common."""
+    classic = {one.member_id: one.classic for one in group.members.values() if one.classic is not None}
+    if not classic or len(classic) < len(group.members):
+        return None
+    offers = [traits.protocols for traits in classic.values()]
+    shared = reduce(set.intersection, ({one.name for one in offered} for offered in offers))
+    if not shared:
+        return None
+    protocol_name = elected(offers, shared)
+    members = tuple(
+        _snapshot(group.members[member_id], traits, protocol_name, catalog)
+        for member_id, traits in classic.items()
+    )
+    # What the members know as their generation, so that they are told to join again and may commit before.
+    generation = max(member.epoch for member in group.members.values())
+    return GroupSnapshot(
+        group.group_id, CONSUMER_PROTOCOL_TYPE, generation, protocol_name, members[0].member_id, members
+    )
+
+
+def is_last_of_new(group: ConsumerGroup, instance_id: str | None) -> bool:
+    """Whether all but the static member with that instance id speak the classic protocol."""
+    holder = None if instance_id is None else group.static.get(instance_id)
+    if holder is None:
+        return False
+    return all((one.classic is None) == (one.member_id == holder) for one in group.members.values())
+
+
+def _snapshot(
+    member: ConsumerMember, traits: ClassicTraits, protocol_name: str, catalog: Catalog
+) -> MemberSnapshot:
+    return MemberSnapshot(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.rebalance_timeout_ms,
+        traits.session_timeout_ms,
+        next(one.metadata for one in traits.protocols if one.name == protocol_name),
+        _assignment(member, traits, catalog),
+    )
 
 
 def join(group: ConsumerGroup, request: Join, new_id: str, catalog: Catalog, now_ms: int) -> Joined:
@@ -130,13 +191,17 @@ def sync(group: ConsumerGroup, request: Sync, catalog: Catalog, now_ms: int) -> 
         raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "there is a newer assignment")
     member.rebalance_deadline_ms = None
     group.extend_session(member, now_ms)
+    return Synced(ErrorCode.NONE, _assignment(member, traits, catalog), CONSUMER_PROTOCOL_TYPE, name)
+
+
+def _assignment(member: ConsumerMember, traits: ClassicTraits, catalog: Catalog) -> bytes:
+    """What the member has, in the words of the classic protocol."""
     names = {catalog.topics[one].topic_id: one for one in member.topics if one in catalog.topics}
     by_topic: dict[str, list[int]] = {}
     for topic_id, partition in sorted(member.assigned):
         if topic_id in names:
             by_topic.setdefault(names[topic_id], []).append(partition)
-    assignment = write_assignment(by_topic, traits.protocols[0].metadata)
-    return Synced(ErrorCode.NONE, assignment, CONSUMER_PROTOCOL_TYPE, name)
+    return write_assignment(by_topic, traits.protocols[0].metadata)
 
 
 def heartbeat(

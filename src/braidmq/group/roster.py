@@ -7,6 +7,7 @@ most prefer". Members are kept in the order in which they came, so that every ch
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 
 from braidmq.group.events import Join, JoinedMember, MemberSnapshot, Protocol, Token
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -206,10 +207,7 @@ class Roster:
     def vote(self) -> str:
         """The protocol most members like best among those that all can; the earlier voter breaks a tie."""
         shared = {name for name, offers in self._offers.items() if offers == len(self.members)}
-        votes: Counter[str] = Counter()
-        for member in self.members.values():
-            votes[next(one.name for one in member.protocols if one.name in shared)] += 1
-        return votes.most_common(1)[0][0]
+        return elected((member.protocols for member in self.members.values()), shared)
 
     def described(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
         """The members as their leader is told of them."""
@@ -217,3 +215,9 @@ class Roster:
             JoinedMember(one.member_id, one.instance_id, one.metadata(protocol_name))
             for one in self.members.values()
         )
+
+
+def elected(offers: Iterable[tuple[Protocol, ...]], shared: Collection[str]) -> str:
+    """The one among the shared protocols that most voters like best; the earlier voter breaks a tie."""
+    votes = Counter(next(one.name for one in offered if one.name in shared) for offered in offers)
+    return votes.most_common(1)[0][0]

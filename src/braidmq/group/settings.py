@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from braidmq.wire.errors import ApiError, ErrorCode
 
 MS_PER_MINUTE = 60_000
+
+
+class MigrationPolicy(StrEnum):
+    """Which groups with members may change their protocol; those without always may."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +49,7 @@ class GroupSettings:
     group_consumer_reconciling_interval_ms: int = 500
     """How often a member that waits for partitions asks, so that it has them soon after they are free."""
     group_consumer_max_size: int = 100_000
+    group_consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
 
     group_share_session_timeout_ms: int = 45_000
     group_share_heartbeat_interval_ms: int = 5_000
