@@ -375,6 +375,32 @@ SERVER: tuple[Option, ...] = (
         high=MS_PER_DAY,
     ),
     Option(
+        "transaction.max.timeout.ms",
+        Kind.INT,
+        15 * 60 * 1000,
+        "The longest a producer may let a transaction stay open before it is aborted.",
+        "ms",
+        low=1,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "transactional.id.expiration.ms",
+        Kind.LONG,
+        7 * MS_PER_DAY,
+        "A transactional id without a transaction for this long is forgotten.",
+        "ms",
+        low=1,
+        high=365 * MS_PER_DAY,
+    ),
+    Option(
+        "transactional.ids.max",
+        Kind.INT,
+        100_000,
+        "Transactional ids remembered at once; past it new ones are refused.",
+        low=1,
+        high=10_000_000,
+    ),
+    Option(
         "group.share.session.timeout.ms",
         Kind.INT,
         45_000,
@@ -699,6 +725,9 @@ class Config:
     group_initial_rebalance_delay_ms: int
     group_consumer_session_timeout_ms: int
     group_consumer_heartbeat_interval_ms: int
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    transactional_ids_max: int
     group_share_session_timeout_ms: int
     group_share_heartbeat_interval_ms: int
     group_share_max_size: int

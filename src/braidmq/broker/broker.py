@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from braidmq.broker.admission import Admission
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
@@ -26,6 +27,7 @@ from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
 from braidmq.broker.topic import Topic
 from braidmq.broker.topics import Topics
+from braidmq.broker.transactions import TransactionCoordinator
 from braidmq.cluster.store import Store
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings
@@ -37,10 +39,12 @@ from braidmq.platform.clock import Clock, SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from braidmq.platform.lock import DirectoryLock
 from braidmq.platform.randomness import new_uuid
+from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
 CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
+TRANSACTIONS_CHECK_S = 3600.0
 
 log = logging.getLogger("braid.broker")
 
@@ -70,6 +74,10 @@ class Broker:
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
         self.coordinator = Coordinator(self.topics, self.clock, _group_settings(config), self.catalog)
+        self.transactions = TransactionCoordinator(
+            self.topics, self.clock, _transaction_settings(config), self.producer_ids, self.coordinator
+        )
+        self.admission = Admission(self.transactions)
         self.group_options = GroupOptions(config, self.store, self.threads)
         self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
@@ -83,13 +91,18 @@ class Broker:
         self.coordinator.load()
         for group_id in self.sharing.load():
             self.coordinator.groups.add_share(group_id)
+        await self.transactions.load()
         self.housekeeping.measure_disk()
-        self.housekeeping.start((OFFSETS_CHECK_S, self.expire_groups))
+        self.housekeeping.start(
+            (OFFSETS_CHECK_S, self.expire_groups), (TRANSACTIONS_CHECK_S, self.transactions.expire)
+        )
 
     async def stop(self) -> None:
         """Flushes and closes every log; the next start has nothing to recover."""
         self.coordinator.stop()
         self.sharing.stop()
+        self.transactions.stop()
+        await self.producer_ids.stop()
         await self.housekeeping.stop()
         for topic in self.topics:
             for partition in topic.partitions:
@@ -213,6 +226,14 @@ class Broker:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
                 log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
+
+
+def _transaction_settings(config: Config) -> TransactionSettings:
+    return TransactionSettings(
+        transaction_max_timeout_ms=config.transaction_max_timeout_ms,
+        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+        transactional_ids_max=config.transactional_ids_max,
+    )
 
 
 def _group_settings(config: Config) -> GroupSettings:

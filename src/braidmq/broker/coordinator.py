@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from braidmq.broker.alarm import Alarm
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.group.catalog import Catalog
 from braidmq.group.consumer_group import Beat
@@ -37,11 +38,15 @@ from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed, Place
 from braidmq.group.records import OFFSETS_TOPIC, group_record, offset_record
 from braidmq.group.settings import GroupSettings
+from braidmq.log.transactions import Guard, Outcome, parse_end_marker
 from braidmq.platform.clock import Clock
 from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.records import parse_header, records
 
 if TYPE_CHECKING:
+    from braidmq.broker.admission import Producer
+    from braidmq.broker.partition import DurableCallback, Partition
     from braidmq.broker.topics import Topics
 
 log = logging.getLogger("braid.groups")
@@ -65,8 +70,8 @@ class Coordinator:
         self._topic = InternalTopic(topics, clock, OFFSETS_TOPIC, TOPIC_OPTIONS)
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
+        self._alarm = Alarm(clock, self._on_due)
+        self.now_ms = self._alarm.now_ms
         self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog)
 
     # -- the internal topic ---------------------------------------------------------------------
@@ -74,8 +79,14 @@ class Coordinator:
     def load(self) -> None:
         """Reads the groups of an earlier run; blocks, before clients are accepted."""
         loading = Loading()
-        for record in self._topic.stored():
-            loading.record(*record)
+        for header, batch in self._topic.batches():
+            if (marker := parse_end_marker(batch)) is not None:
+                loading.marker(marker.producer_id, marker.outcome is Outcome.COMMIT)
+                continue
+            producer_id = header.producer_id if header.is_transactional else None
+            for record in records(batch):
+                if record.key is not None:
+                    loading.record(record.key, record.value, producer_id)
         self.groups.load(loading, self.now_ms(), self._clock.wall_ms())
         if loading.unreadable:
             log.warning("%d records of %s could not be read", loading.unreadable, OFFSETS_TOPIC)
@@ -85,13 +96,8 @@ class Coordinator:
         """Makes the internal topic if this is the first group ever."""
         await self._topic.open()
 
-    def now_ms(self) -> int:
-        """The time groups live in; it never goes back."""
-        return int(self._clock.monotonic() * 1000)
-
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
 
     # -- classic membership ---------------------------------------------------------------------
 
@@ -153,6 +159,47 @@ class Coordinator:
         table = self.groups.offsets_to_change(group_id, self.now_ms())
         for (topic, partition), committed in entries:
             table.commit(topic, partition, committed)
+
+    async def begin_commit_in_transaction(
+        self, group_id: str, member: Committer, producer: Producer, entries: Sequence[tuple[Place, Committed]]
+    ) -> tuple[Partition, bytearray]:
+        """The batch of offsets that count when the producer's transaction commits, and where it belongs.
+
+        ApiError when the group refuses.
+        """
+        await self.open()
+        self.groups.check_commit(
+            group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
+            transactional=True,
+        )  # fmt: skip
+        self._set_timer()
+        changes = [offset_record(group_id, *place, committed) for place, committed in entries]
+        batch = self._topic.transactional_batch(changes, producer.producer_id, producer.producer_epoch)
+        return self._topic.partition, batch
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        batch: bytearray,
+        guard: Guard | None,
+        entries: Sequence[tuple[Place, Committed]],
+        then: DurableCallback,
+    ) -> None:
+        """Appends what `begin_commit_in_transaction` gave. ApiError if the transaction does not take it.
+
+        The offsets are entered when they are on disk, and before whatever was written after them, such as
+        the marker that ends the transaction; then `then` is called.
+        """
+        producer_id = parse_header(batch).producer_id
+        end = self._topic.partition.append_own(memoryview(batch), guard)
+
+        def enter(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                for place, committed in entries:
+                    self.groups.commit_undecided(group_id, producer_id, *place, committed, self.now_ms())
+            then(code)
+
+        self._topic.when_durable(end, enter)
 
     async def delete_offsets(self, group_id: str, places: Sequence[Place]) -> None:
         await self._write([offset_record(group_id, *place, None) for place in places])
@@ -237,19 +284,9 @@ class Coordinator:
     # -- time -----------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        due_ms = self.groups.next_deadline()
-        if due_ms == self._timer_due_ms:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_due_ms = due_ms
-        if due_ms is not None:
-            self._timer = self._loop.call_later(max(0, due_ms - self.now_ms()) / 1000, self._on_due)
+        self._alarm.set(self.groups.next_deadline())
 
     def _on_due(self) -> None:
-        self._timer = self._timer_due_ms = None
-        # A timer may fire a little early; groups then simply have nothing to do yet.
         for outcome in self.groups.tick(self.now_ms()):
             self._carry_out(outcome.group_id, outcome.effects)
         self._set_timer()

@@ -12,7 +12,7 @@ from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topics import Topics
 from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
+from braidmq.wire.records import HEADER_BYTES, BatchHeader, build_batch, parse_header, records
 
 LOAD_BYTES = 4 * 1024 * 1024
 
@@ -31,8 +31,21 @@ class InternalTopic:
         self._partition: Partition | None = None
         self._opening = asyncio.Lock()
 
+    @property
+    def partition(self) -> Partition:
+        """Where the records are, once the topic is open."""
+        assert self._partition is not None, "the topic is opened first"
+        return self._partition
+
     def stored(self) -> Iterator[KeyValue]:
         """Every record of earlier runs, oldest first; blocks."""
+        for _, batch in self.batches():
+            for record in records(batch):
+                if record.key is not None:
+                    yield record.key, record.value
+
+    def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch of earlier runs, oldest first; blocks."""
         topic = self._topics.find(self._name)
         if topic is None:
             return
@@ -46,9 +59,7 @@ class InternalTopic:
                 header = parse_header(content, at)
                 if header.size > len(content) - at:
                     break
-                for record in records(content[at : at + header.size]):
-                    if record.key is not None:
-                        yield record.key, record.value
+                yield header, content[at : at + header.size]
                 at += header.size
                 offset = header.next_offset
 
@@ -63,15 +74,25 @@ class InternalTopic:
 
     def append(self, changes: Sequence[KeyValue]) -> int:
         """Appends records as one batch; the offset that must be durable for them to count."""
-        assert self._partition is not None, "the topic is opened first"
         now_ms = self._clock.wall_ms()
         batch = build_batch([(key, value, (), now_ms) for key, value in changes])
-        return self._partition.append(memoryview(batch), now_ms)[1]
+        return self.partition.append_own(memoryview(batch))
+
+    def transactional_batch(
+        self, changes: Sequence[KeyValue], producer_id: int, producer_epoch: int
+    ) -> bytearray:
+        """Records that count if the producer's transaction commits, to be appended to the partition."""
+        now_ms = self._clock.wall_ms()
+        return build_batch(
+            [(key, value, (), now_ms) for key, value in changes],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=True,
+        )
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back when everything below `offset` is on disk, or never will be."""
-        assert self._partition is not None
-        self._partition.when_durable(offset, callback)
+        self.partition.when_durable(offset, callback)
 
     async def durable(self, offset: int) -> None:
         """Returns when everything below `offset` is on disk; ApiError when it never will be."""

@@ -3,7 +3,8 @@
 The log is opened on first use, so a broker with ten thousand partitions starts without touching them. The
 high watermark is the offset below which records may be read. With flush=sync that is what has reached the
 disk, because a record that was read must never come back with another value after a power loss; with
-flush=async it is the end of the log.
+flush=async it is the end of the log. The last stable offset is at or before it: where the first transaction
+begins that has not ended. Readers at read_committed get no further, and are told what was aborted before.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from braidmq.config import Flush, TimestampType, TopicConfig
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
+from braidmq.log.transactions import Aborted, EndMarker, Guard
 from braidmq.platform.disk import Disk
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import (
-    TRANSACTIONAL,
     BatchHeader,
     check_produced,
     parse_header,
@@ -130,14 +131,23 @@ class Partition:
         log = self.log
         return log.durable_offset if self.syncs else log.end_offset
 
+    @property
+    def last_stable_offset(self) -> int:
+        high = self.high_watermark
+        transactions = self.log.producers.transactions
+        return high if transactions is None else transactions.last_stable_offset(high)
+
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, now_ms: int) -> tuple[Appended, int]:
-        """Checks and appends one batch; the result, and the offset that must be durable for acks=all."""
+    def append(
+        self, batch: memoryview, now_ms: int, guard: Guard | None = None
+    ) -> tuple[Appended, int]:
+        """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
+
+        A batch that begins a transaction needs the guard with which it was verified.
+        """
         config = self._config
         header = check_produced(batch, config.max_message_bytes)
-        if header.attributes & TRANSACTIONAL:
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, f"{self}: no transaction is open for this batch")
         if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
             now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
         ):
@@ -145,18 +155,36 @@ class Partition:
         if not self._plain:
             batch, header = self._as_the_topic_wants(batch, header, now_ms)
         log = self._log if self._log is not None else self.log
-        appended = log.append(batch, header, LEADER_EPOCH)
+        appended = log.append(batch, header, LEADER_EPOCH, guard)
+        self._grown(log)
+        return appended, appended.base_offset + header.last_offset_delta + 1
+
+    def append_own(self, batch: memoryview, guard: Guard | None = None) -> int:
+        """Appends a batch the broker itself has built; the offset that must be durable for it to count."""
+        header = parse_header(batch)
+        appended = self.log.append(batch, header, LEADER_EPOCH, guard)
+        self._grown(self.log)
+        return appended.base_offset + header.last_offset_delta + 1
+
+    def append_marker(self, marker: EndMarker, transaction_version: int) -> int:
+        """Ends a producer's transaction here, unless that was done; the offset that must be durable."""
+        log = self.log
+        if log.producers.known_transactions().check_marker(marker, transaction_version):
+            log.append_marker(marker, LEADER_EPOCH)
+            self._grown(log)
+        return log.end_offset
+
+    def _grown(self, log: Log) -> None:
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
         if self.syncs:
             self._commit.request(self)
         else:
-            if log.unflushed_records >= config.flush_messages:
+            if log.unflushed_records >= self._config.flush_messages:
                 self._commit.request(self)
             if self._watchers:
                 self._notify()
-        return appended, appended.base_offset + header.last_offset_delta + 1
 
     def _as_the_topic_wants(
         self, batch: memoryview, header: BatchHeader, now_ms: int
@@ -240,13 +268,26 @@ class Partition:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int) -> FileSlice | None:
-        """Batches from `offset` up to the high watermark, as a file range; None if there are none yet."""
+    def read(self, offset: int, max_bytes: int, committed: bool = False) -> FileSlice | None:
+        """Batches from `offset` up to the high watermark, as a file range; None if there are none yet.
+
+        With `committed` only up to the last stable offset.
+        """
         log = self._log if self._log is not None else self.log
-        high = log.durable_offset if self.syncs else log.end_offset
-        if high <= offset <= log.end_offset:
+        limit = log.durable_offset if self.syncs else log.end_offset
+        if committed and log.producers.transactions is not None:
+            limit = log.producers.transactions.last_stable_offset(limit)
+        if limit <= offset <= log.end_offset:
             return None
-        return log.read(offset, max_bytes, high)
+        return log.read(offset, max_bytes, limit)
+
+    def aborted(self, offset: int, found: FileSlice) -> list[Aborted]:
+        """The aborted transactions among what `read` found from `offset` on."""
+        transactions = self.log.producers.transactions
+        if transactions is None:
+            return []
+        behind = self.log.offset_behind(offset, found)
+        return transactions.aborted_between(offset, self.last_stable_offset if behind is None else behind)
 
     def watch(self, watcher: Watcher) -> None:
         if self._watchers is None:
@@ -280,7 +321,7 @@ class Partition:
                 lag_min_ms=self._config.min_compaction_lag_ms,
             )
             self._compactor = Compactor(self._log, self._disk, str(self.path), limits)
-        job = self._compactor.begin(now_ms, self.high_watermark, self._config)
+        job = self._compactor.begin(now_ms, self.last_stable_offset, self._config)
         return None if job is None else (self._compactor, job)
 
     def request_flush(self) -> None:

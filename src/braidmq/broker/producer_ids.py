@@ -1,8 +1,13 @@
-"""Ids for idempotent producers: unique for ever, handed out from blocks that the metadata store reserves."""
+"""Ids for idempotent producers: unique for ever, handed out from blocks that the metadata store reserves.
+
+Transactions need one now and then in the middle of a change that cannot wait. So some are always kept in
+reserve, and the next block is fetched before they are used up.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.cluster.store import Store
@@ -10,6 +15,9 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 KEY = "producer-ids/next"
 BLOCK = 1000
+RESERVE = 100
+
+log = logging.getLogger("braid.broker")
 
 
 class ProducerIds:
@@ -21,22 +29,55 @@ class ProducerIds:
         self._next = 0
         self._end = 0
         self._reserving = asyncio.Lock()
+        self._ahead: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
+        """The next id, when it is certain that nobody else gets it."""
+        while self._next == self._end:
+            await self._reserve(0)
+        return self._take()
+
+    async def reserve(self) -> None:
+        """Returns when `take_now` can be answered."""
+        await self._reserve(RESERVE)
+
+    def take_now(self) -> int:
+        """The next id, at once; ApiError, to be tried again, if none is in reserve."""
+        if self._end - self._next <= RESERVE // 2 and self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._reserve(RESERVE))
+            self._ahead.add_done_callback(self._on_reserved)
         if self._next == self._end:
-            async with self._reserving:
-                if self._next == self._end:
-                    await self._reserve()
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the next producer ids are being reserved")
+        return self._take()
+
+    async def stop(self) -> None:
+        if self._ahead is not None:
+            await asyncio.wait([self._ahead])
+
+    def _take(self) -> int:
         producer_id = self._next
         self._next += 1
         return producer_id
 
-    async def _reserve(self) -> None:
-        start = int(self._store.get(KEY) or 0)
-        try:
-            await self._threads.run(lambda: self._store.commit({KEY: start + BLOCK}))
-        except OSError as error:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"no producer ids could be reserved: {error}"
-            ) from error
-        self._next, self._end = start, start + BLOCK
+    async def _reserve(self, left_min: int) -> None:
+        """Takes another block if no more than `left_min` ids are left."""
+        if self._end - self._next > left_min:
+            return
+        async with self._reserving:
+            if self._end - self._next > left_min:
+                return
+            start = int(self._store.get(KEY) or 0)
+            try:
+                await self._threads.run(lambda: self._store.commit({KEY: start + BLOCK}))
+            except OSError as error:
+                raise ApiError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"no producer ids could be reserved: {error}"
+                ) from error
+            if start != self._end:
+                self._next = start
+            self._end = start + BLOCK
+
+    def _on_reserved(self, task: asyncio.Task[None]) -> None:
+        self._ahead = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s", error)

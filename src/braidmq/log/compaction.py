@@ -105,7 +105,7 @@ class Compactor:
         ):
             return None
         self._busy = True
-        sequences = frozenset(one.batches[-1].last_offset for one in self._log.producers() if one.batches)
+        sequences = frozenset(one.batches[-1].last_offset for one in self._log.producers if one.batches)
         task = CompactionTask(
             sources, self.cleaned_offset, sequences, now_ms, config,
             KeyMap.keys_in(self._limits.map_bytes_max),

@@ -10,6 +10,7 @@ takes for written, and the recovery of the next start must write them again befo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from braidmq.log.files import OpenFile
 from braidmq.log.segment import Segment
@@ -66,3 +67,17 @@ class FlushJob:
         files, self._files = self._files, []
         for file in files:
             file.unpin()
+
+
+def lineage(path: Path, topmost: Path) -> list[str]:
+    """Directories to sync so that `path`, created from `topmost` on, is found again after a crash."""
+    return [str(parent) for parent in (path, *path.parents) if parent.is_relative_to(topmost.parent)]
+
+
+def sync_ancestors(disk: Disk, path: Path) -> None:
+    """Makes a directory durable that a run before created and, as far as one can tell, never synced."""
+    for parent in path.parents:
+        try:
+            disk.sync_directory(parent)
+        except PermissionError:
+            return

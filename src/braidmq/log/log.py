@@ -3,7 +3,7 @@
     append   producer check → offset stamped in place → one write at the end of the last segment
     read     offset → segment → position, from memory at the tail, else through the sparse index → FileSlice
     flush    begin (loop) → run (any thread: fdatasync) → done (loop): durable_offset moves
-    checkpoint   the same three steps, for the recovery point and the producer snapshot
+    checkpoint   the same three steps, for the recovery point and the producers
 
 A log belongs to one thread; only the `run` of a job may happen elsewhere. What is below `durable_offset`
 survives a power loss. After an fdatasync that failed the log is `failed`: it takes no more appends, serves
@@ -12,7 +12,6 @@ what was durable before, and a restart must decide what the disk holds.
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
@@ -23,22 +22,20 @@ from braidmq.config import TimestampType, TopicConfig
 from braidmq.log import lookup
 from braidmq.log.checkpoint import Checkpoint, CheckpointFile, CheckpointJob
 from braidmq.log.files import FileCache, FileSlice
-from braidmq.log.flush import FlushJob
+from braidmq.log.flush import FlushJob, lineage, sync_ancestors
 from braidmq.log.index import RELATIVE_OFFSET_MAX
-from braidmq.log.producer_state import ProducerEntry, ProducerLimits
-from braidmq.log.recovery import Recovered, Recovery, new_directory
+from braidmq.log.producer_state import ProducerLimits, ProducerState
+from braidmq.log.recovery import Recovered, Recovery, new_directory, replay_producers
 from braidmq.log.retention import expired_count
 from braidmq.log.segment import Segment
 from braidmq.log.swap import Swap
+from braidmq.log.transactions import EndMarker, Guard, end_marker
 from braidmq.platform.clock import Clock
-from braidmq.platform.disk import Disk
+from braidmq.platform.disk import NO_ROOM, Disk
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import BatchHeader, stamp
+from braidmq.wire.records import BatchHeader, parse_header, stamp
 
 __all__ = ["Appended", "CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
-
-# A refused write of these kinds leaves the file as sound as it was; any other makes the disk suspect.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
 
 _base_offset = attrgetter("base_offset")
 
@@ -57,9 +54,9 @@ class Log:
 
     __slots__ = (
         "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk",
-        "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_producers", "_roll_at_ms",
+        "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_roll_at_ms",
         "_segments", "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed",
-        "notes", "size_bytes", "start_offset", "unflushed_since_ms",
+        "notes", "producers", "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, config: TopicConfig, clock: Clock, recovered: Recovered) -> None:
@@ -70,7 +67,8 @@ class Log:
         self._segments = recovered.segments
         self._active = recovered.segments[-1]
         self._epoch = recovered.directory.epochs.latest
-        self._producers = recovered.producers
+        self.producers = recovered.producers
+        """The producers this partition remembers, and their transactions."""
         self._checkpoint_file = CheckpointFile(self._disk, self._path, recovered.checkpoint)
         self._dirty: list[Segment] = []
         self._flushing = False
@@ -107,9 +105,9 @@ class Log:
         log = cls(config, clock, recovered)
         if topmost is not None:
             # Synced with the first flush or checkpoint: until then there is nothing in them to lose.
-            log._unsynced_directories = _lineage(path, topmost)
+            log._unsynced_directories = lineage(path, topmost)
         elif recovered.checkpoint is None and log.end_offset:
-            _sync_ancestors(disk, path)
+            sync_ancestors(disk, path)
         if recovered.must_checkpoint:
             log._checkpoint_now()
         return log
@@ -123,19 +121,38 @@ class Log:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int = 0) -> Appended:
+    def append(
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int = 0, guard: Guard | None = None
+    ) -> Appended:
         """Appends one checked batch, stamping its offset and epoch in place.
 
         A repeated batch of an idempotent producer is not written again; the answer says where it is. ApiError
-        if the producer's sequence is wrong, or the disk refuses: then nothing of the batch remains.
+        if the producer's sequence is wrong, if a batch would begin a transaction without a `guard` that still
+        stands, or if the disk refuses: then nothing of the batch remains.
         """
+        if header.producer_id >= 0 and (kept := self.producers.check(header, guard)) is not None:
+            return Appended(kept.base_offset, kept.append_time_ms, True)
+        now_ms = self._clock.wall_ms()
+        base_offset = self._write(batch, header, leader_epoch, now_ms)
+        append_time_ms = header.max_timestamp if self._stamps_append_time else -1
+        if header.producer_id >= 0:
+            self.producers.record(header, base_offset, now_ms, append_time_ms)
+        return Appended(base_offset, append_time_ms, False)
+
+    def append_marker(self, marker: EndMarker, leader_epoch: int = 0) -> int:
+        """Appends the control batch that ends a transaction here; its offset."""
+        now_ms = self._clock.wall_ms()
+        batch = memoryview(end_marker(marker, now_ms))
+        offset = self._write(batch, parse_header(batch), leader_epoch, now_ms)
+        self.producers.end(marker, offset, now_ms)
+        return offset
+
+    def _write(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> int:
+        """Puts a batch at the end; its base offset. ApiError if the disk refuses."""
         if self.failed is not None:
             raise self._refusal(self.failed)
-        if header.producer_id >= 0 and (kept := self._producers.check(header)) is not None:
-            return Appended(kept.base_offset, kept.append_time_ms, True)
         if leader_epoch != self._epoch:
             self._begin_epoch(leader_epoch)
-        now_ms = self._clock.wall_ms()
         size = len(batch)
         base_offset = self.end_offset
         end_offset = base_offset + header.last_offset_delta + 1
@@ -157,10 +174,7 @@ class Log:
         self.size_bytes += size
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
-        append_time_ms = header.max_timestamp if self._stamps_append_time else -1
-        if header.producer_id >= 0:
-            self._producers.record(header, base_offset, now_ms, append_time_ms)
-        return Appended(base_offset, append_time_ms, False)
+        return base_offset
 
     def _soil(self, segment: Segment) -> None:
         segment.dirty = True
@@ -176,7 +190,7 @@ class Log:
         if not segment.exists:
             segment.dirty = False
             self._dirty.remove(segment)
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             self.fail(error)
         return self._refusal(error)
 
@@ -238,6 +252,11 @@ class Log:
         file.used = True
         return FileSlice(file, position, size)
 
+    def offset_behind(self, offset: int, found: FileSlice) -> int | None:
+        """An offset not before the end of what `read(offset)` found; None if only the log's end is known."""
+        segment = self._segments[self._number_of(offset)]
+        return segment.offset_behind(found.position + found.size) if segment.is_in(found.file) else None
+
     def _read_next(self, segment: Segment, max_bytes: int, limit_offset: int) -> FileSlice | None:
         """Goes on behind `segment`, which ends early: a file between it and the next has been lost."""
         number = self._number_of(segment.base_offset) + 1
@@ -254,13 +273,12 @@ class Log:
             return self._durable_position
         if limit_offset >= self.end_offset:
             return segment.size_bytes
-        if segment is not self._active and limit_offset >= self._following(segment).base_offset:
-            return segment.size_bytes
+        if segment is not self._active:
+            following = self._segments[self._number_of(segment.base_offset) + 1]
+            if limit_offset >= following.base_offset:
+                return segment.size_bytes
         found = segment.locate(limit_offset)
         return segment.size_bytes if found is None else found[0]
-
-    def _following(self, segment: Segment) -> Segment:
-        return self._segments[self._number_of(segment.base_offset) + 1]
 
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(
@@ -317,6 +335,7 @@ class Log:
         if self.failed is not None:
             return
         self.durable_offset = job.end_offset
+        self.producers.settle(job.end_offset)
         self._durable_segment = job.segment
         self._durable_position = job.position
         self.unflushed_since_ms = job.begun_ms if self.end_offset > job.end_offset else None
@@ -330,7 +349,7 @@ class Log:
         """A job that writes recovery point, start offset, epochs and producers; None if they are on disk."""
         if self.failed is not None:
             return None
-        self._producers.expire(self._clock.wall_ms())
+        self.producers.expire(self._clock.wall_ms())
         self._active.index.write_out()
         checkpoint = Checkpoint(
             recovery_offset=self.durable_offset,
@@ -340,7 +359,7 @@ class Log:
             epochs=tuple(self._directory.epochs.entries()),
             segment_created_ms=self._durable_segment.created_ms,
         )
-        return self._checkpoint_file.begin(checkpoint, self._producers, tuple(self._unsynced_directories))
+        return self._checkpoint_file.begin(checkpoint, self.producers, tuple(self._unsynced_directories))
 
     def checkpoint_done(self, job: CheckpointJob) -> None:
         """Takes note of a job that has run; one that failed is made up for by the next."""
@@ -362,7 +381,12 @@ class Log:
         """Hides the records before `offset`; durable with the next checkpoint; files go at an expiry."""
         if offset > self.end_offset or offset < 0:
             raise self._out_of_range(offset)
-        self.start_offset = max(self.start_offset, offset)
+        self._begin_at(offset)
+
+    def _begin_at(self, offset: int) -> None:
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.producers.drop_below(offset)
 
     def expire(self, now_ms: int, by_time: bool) -> list[Path]:
         """Takes segments past retention out of the log; their files, for `retention.remove` some time later.
@@ -378,13 +402,8 @@ class Log:
         return self._drop_segments(min(count, len(self._segments) - 1))
 
     def drop_oldest(self) -> list[Path]:
-        """Takes the oldest segment out of the log, expired or not, because the disk is full.
-
-        Never the one being written: when other files fill the disk, nothing here can make room.
-        """
-        if self.failed is not None:
-            return []
-        return self._drop_segments(min(1, len(self._segments) - 1))
+        """Takes the oldest segment, but never the one being written, out of the log: the disk is full."""
+        return [] if self.failed is not None else self._drop_segments(min(1, len(self._segments) - 1))
 
     def ended_segments(self, limit_offset: int) -> list[tuple[Segment, int]]:
         """Segments before `limit_offset` and the recovery point on disk, each with the offset behind it."""
@@ -423,7 +442,7 @@ class Log:
             self.size_bytes -= segment.size_bytes
             paths += [Path(path) for path in segment.rename_deleted()]
         del self._segments[:count]
-        self.start_offset = max(self.start_offset, self._segments[0].base_offset)
+        self._begin_at(self._segments[0].base_offset)
         return paths
 
     # -- the rest of its life -------------------------------------------------------------------
@@ -435,13 +454,13 @@ class Log:
         number = self._number_of(max(offset, self.start_offset))
         segment = self._segments[number]
         found = segment.find_offset(max(offset, self.start_offset))
-        position, end_offset = (
-            (found[0], found[1].base_offset) if found is not None else (0, segment.base_offset)
-        )
+        position, end_offset = (found[0], found[1].base_offset) if found else (0, segment.base_offset)
         if end_offset < self.durable_offset:
             self.durable_offset, self._durable_segment, self._durable_position = end_offset, segment, position
         self.end_offset = end_offset
-        self._producers.cut_to(end_offset)
+        if not self.producers.cut_to(end_offset):
+            self.producers = ProducerState(self.producers.limits)
+            replay_producers(self._segments, self.producers, self._clock.wall_ms(), end_offset)
         self._directory.epochs.cut_to(end_offset)
         self._epoch = self._directory.epochs.latest
         # First the recovery point goes back: bytes behind it will be written anew and must be checked after
@@ -456,10 +475,6 @@ class Log:
         self._dirty = [dirty for dirty in self._dirty if dirty in self._segments]
         self.start_offset = min(self.start_offset, end_offset)
         self.size_bytes = sum(segment.size_bytes for segment in self._segments)
-
-    def producers(self) -> list[ProducerEntry]:
-        """The idempotent producers this partition remembers."""
-        return list(self._producers)
 
     def load_indexes(self) -> None:
         """Completes the indexes of all segments and writes them out, as the doctor wants it."""
@@ -483,17 +498,3 @@ class Log:
         """Lets go of all files, as after a crash or before the directory is removed."""
         for segment in self._segments:
             segment.forget_files()
-
-
-def _lineage(path: Path, topmost: Path) -> list[str]:
-    """Directories to sync so that `path`, created from `topmost` on, is found again after a crash."""
-    return [str(parent) for parent in (path, *path.parents) if parent.is_relative_to(topmost.parent)]
-
-
-def _sync_ancestors(disk: Disk, path: Path) -> None:
-    """Makes a directory durable that a run before created and, as far as one can tell, never synced."""
-    for parent in path.parents:
-        try:
-            disk.sync_directory(parent)
-        except PermissionError:
-            return

@@ -158,7 +158,7 @@ class Recovery:
         try:
             try:
                 for at, header, batch in check_bytes(file, start, segment.size_bytes, expected):
-                    self._take(at, header)
+                    self._take(at, header, batch)
                     if self._rewrites:
                         _write_again(file, batch, at)
                     end, expected = at + header.size, header.next_offset
@@ -178,13 +178,13 @@ class Recovery:
         self._names_changed = True
         return expected, sound
 
-    def _take(self, position: int, header: BatchHeader) -> None:
+    def _take(self, position: int, header: BatchHeader, batch: memoryview) -> None:
         epochs = self._directory.epochs
         if self._point is None and header.leader_epoch > epochs.latest:
             epochs.begin(header.leader_epoch, header.base_offset)
         check_epoch(position, header, epochs)
         if header.producer_id >= 0 and header.base_offset >= self._replay_from:
-            self._producers.record(header, header.base_offset, self._now_ms)
+            self._producers.replay(header, batch if header.is_control else None, self._now_ms)
 
     def _set_aside(self, number: int, why: str) -> None:
         """Takes segments from `number` on out of the log; they stay for somebody to look at."""
@@ -212,18 +212,7 @@ class Recovery:
     def _rebuild_producers(self) -> None:
         self._notes.append("the producer snapshot was missing or damaged; it was rebuilt from the log")
         self._producers = ProducerState(self._producers.limits)
-        for segment in self._segments:
-            if not segment.size_bytes:
-                continue
-            file = self._disk.open(segment.path)
-            try:
-                for _, header in hop(file, 0, segment.size_bytes, segment.base_offset):
-                    if header.producer_id >= 0:
-                        self._producers.record(header, header.base_offset, self._now_ms)
-            except Damage as damage:
-                self._notes.append(f"segment {segment.name}: {damage}; run braid doctor")
-            finally:
-                file.close()
+        self._notes += replay_producers(self._segments, self._producers, self._now_ms)
 
     # -- the result -----------------------------------------------------------------------------
 
@@ -282,6 +271,29 @@ def _write_again(file: DiskFile, batch: memoryview, position: int) -> None:
         count = file.write_at(batch, position)
         position += count
         batch = batch[count:]
+
+
+def replay_producers(
+    segments: Iterable[Segment], producers: ProducerState, now_ms: int, end_offset: int | None = None
+) -> list[str]:
+    """Tells `producers` of every batch before `end_offset`; returns what could not be read, for people."""
+    notes = []
+    for segment in segments:
+        if not segment.size_bytes:
+            continue
+        file = segment.open_apart()
+        try:
+            for at, header in hop(file, 0, segment.size_bytes, segment.base_offset):
+                if end_offset is not None and header.base_offset >= end_offset:
+                    break
+                if header.producer_id >= 0:
+                    marker = file.read_at(header.size, at) if header.is_control else None
+                    producers.replay(header, marker, now_ms)
+        except Damage as damage:
+            notes.append(f"segment {segment.name}: {damage}; run braid doctor")
+        finally:
+            file.close()
+    return notes
 
 
 def segment_name(base: int, suffix: str) -> str:

@@ -11,7 +11,7 @@ index and no disk.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from braidmq.log.epochs import LeaderEpochs
@@ -19,7 +19,7 @@ from braidmq.log.files import FileCache, OpenFile
 from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, Entry, SegmentIndex
 from braidmq.log.scan import Damage, check, hop
 from braidmq.log.verified import VerifiedRanges
-from braidmq.platform.disk import Disk
+from braidmq.platform.disk import Disk, DiskFile
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader
 
@@ -149,6 +149,10 @@ class Segment:
             self.exists = True
         return file
 
+    def open_apart(self) -> DiskFile:
+        """The segment's file with a handle of its own, for a thread that may not touch the cache."""
+        return self._directory.disk.open(self.path)
+
     # -- finding --------------------------------------------------------------------------------
 
     def locate(self, offset: int) -> tuple[int, int] | None:
@@ -160,6 +164,22 @@ class Segment:
             return position, (positions[number] if number < len(positions) else self.size_bytes) - position
         found = self.find_offset(offset)
         return None if found is None else (found[0], found[1].size)
+
+    def is_in(self, file: OpenFile | None) -> bool:
+        return file is not None and self._file is file
+
+    def offset_behind(self, position: int) -> int | None:
+        """An offset not before the end of the batches that end by `position`; None where none is known."""
+        offsets, positions = self._recent_offsets, self._recent_positions
+        if offsets is not None and positions is not None and position > positions[0]:
+            number = bisect_left(positions, position)
+            return offsets[number] if number < len(offsets) else None
+        index = self.index
+        try:
+            number = bisect_left(range(len(index)), position, key=lambda at: index.entry(at).position)
+            return index.entry(number).offset if number < len(index) else None
+        except BadIndex:
+            return None
 
     def find_offset(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the batch that holds `offset`, or of the first one after it."""
@@ -283,7 +303,7 @@ class Segment:
         self._indexed_at = position
         if not self.size_bytes:
             return
-        file = self._directory.disk.open(self.path)
+        file = self.open_apart()
         try:
             for at, header in hop(file, position, self.size_bytes, expected):
                 self.max_timestamp = max(self.max_timestamp, header.max_timestamp)

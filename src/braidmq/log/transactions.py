@@ -18,7 +18,6 @@ recovery. `snapshot` spares the replay of what is older than a checkpoint.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from enum import Enum
 from struct import Struct
 from struct import error as StructError  # noqa: N812
@@ -37,12 +36,12 @@ _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 _MARKER_VERSION = 0
 
-_MAGIC = b"braidtx1"
+_MAGIC = b"braidtx2"
 _HEAD = Struct(">8sqIIII")
 _OPEN = Struct(">qhq")
 _ENDED = Struct(">qhqq")
 _ABORTED = Struct(">qqqq")
-_PRODUCER = Struct(">qhiq")
+_PRODUCER = Struct(">qhi")
 _CHECK = Struct(">I")
 
 
@@ -120,7 +119,6 @@ class _Ended(NamedTuple):
 class _Producer(NamedTuple):
     epoch: int
     coordinator_epoch: int
-    last_seen_ms: int
 
 
 class Guard:
@@ -137,7 +135,7 @@ class PartitionTransactions:
     """Open and aborted transactions of one partition."""
 
     __slots__ = (
-        "_aborted", "_aborted_ends", "_ended", "_guards", "_open", "_producers", "_settled", "_start",
+        "_aborted", "_aborted_ends", "_ended", "_guards", "_open", "_producers", "_start", "settled_offset",
         "version",
     )  # fmt: skip
 
@@ -148,14 +146,13 @@ class PartitionTransactions:
         """By producer, in the order in which they began, so the first is the oldest."""
         self._ended: list[_Ended] = []
         """Ended but not settled, in the order of their markers."""
-        self._settled = 0
+        self.settled_offset = 0
         """Markers below this are there for ever: neither cut off nor above the high watermark."""
         self._start = 0
         self._aborted: list[Aborted] = []
         self._aborted_ends: list[int] = []
         """The last offsets of `_aborted`, ascending, for bisection."""
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()
-        """Longest silent first."""
+        self._producers: dict[int, _Producer] = {}
         self._guards: dict[int, Guard] = {}
 
     # -- what readers ask ------------------------------------------------------------------------
@@ -185,6 +182,11 @@ class PartitionTransactions:
     def open_transactions(self) -> list[Open]:
         """Oldest first; for DescribeProducers and for finding hanging transactions."""
         return list(self._open.values())
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """That of a producer's newest marker, COORDINATOR_EPOCH_UNKNOWN if there is none."""
+        known = self._producers.get(producer_id)
+        return COORDINATOR_EPOCH_UNKNOWN if known is None else known.coordinator_epoch
 
     def open_since(self, producer_id: int) -> int | None:
         """First offset of a producer's open transaction."""
@@ -266,19 +268,20 @@ class PartitionTransactions:
 
     # -- what the log reports --------------------------------------------------------------------
 
-    def append(self, header: BatchHeader, now_ms: int) -> None:
-        """A batch of a producer, not a marker, was appended at its base offset."""
+    def append(self, header: BatchHeader, base_offset: int) -> None:
+        """A batch of a producer, not a marker, was appended at `base_offset`."""
         producer_id = header.producer_id
-        self._see(producer_id, header.producer_epoch, COORDINATOR_EPOCH_UNKNOWN, now_ms)
-        if header.is_transactional:
+        self._see(producer_id, header.producer_epoch, COORDINATOR_EPOCH_UNKNOWN)
+        # A batch without records is what compaction left of a transaction that ended long ago.
+        if header.is_transactional and header.record_count:
             self._guards.pop(producer_id, None)
             if producer_id not in self._open:
-                self._open[producer_id] = Open(producer_id, header.producer_epoch, header.base_offset)
+                self._open[producer_id] = Open(producer_id, header.producer_epoch, base_offset)
         self.version += 1
 
-    def end(self, marker: EndMarker, offset: int, now_ms: int) -> None:
+    def end(self, marker: EndMarker, offset: int) -> None:
         """A marker was appended at `offset`."""
-        self._see(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, now_ms)
+        self._see(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
         self._guards.pop(marker.producer_id, None)
         opened = self._open.pop(marker.producer_id, None)
         self.version += 1
@@ -291,30 +294,26 @@ class PartitionTransactions:
             self._aborted.append(Aborted(marker.producer_id, opened.first_offset, offset, stable))
             self._aborted_ends.append(offset)
 
-    def _see(self, producer_id: int, epoch: int, coordinator_epoch: int, now_ms: int) -> None:
-        known = self._producers.pop(producer_id, None)
+    def _see(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        known = self._producers.get(producer_id)
         if known is not None:
             epoch = max(epoch, known.epoch)
             coordinator_epoch = max(coordinator_epoch, known.coordinator_epoch)
-        self._producers[producer_id] = _Producer(epoch, coordinator_epoch, now_ms)
+        self._producers[producer_id] = _Producer(epoch, coordinator_epoch)
 
     def settle(self, offset: int) -> None:
         """Everything below is durable and below the high watermark, and will never be cut off."""
-        self._settled = max(self._settled, offset)
+        self.settled_offset = max(self.settled_offset, offset)
         kept = 0
         while kept < len(self._ended) and self._ended[kept].marker_offset < offset:
             kept += 1
         del self._ended[:kept]
 
-    def expire(self, oldest_ms: int) -> None:
-        """Forgets producers not heard of since `oldest_ms`, unless their transaction is open."""
-        for producer_id, known in list(self._producers.items()):
-            if known.last_seen_ms > oldest_ms:
-                return
-            if producer_id not in self._open:
-                del self._producers[producer_id]
-                self._guards.pop(producer_id, None)
-                self.version += 1
+    def forget(self, producer_id: int) -> None:
+        """Forgets a producer that has been silent for too long, unless its transaction is open."""
+        if producer_id not in self._open and self._producers.pop(producer_id, None) is not None:
+            self._guards.pop(producer_id, None)
+            self.version += 1
 
     def drop_below(self, start_offset: int) -> None:
         """The log begins at `start_offset` now: nobody will ask for what was aborted before."""
@@ -326,8 +325,8 @@ class PartitionTransactions:
 
     def truncate_to(self, end_offset: int) -> None:
         """The log was cut off at `end_offset`: transactions that ended after it are open again."""
-        if end_offset < self._settled:
-            raise ValueError(f"cannot cut to {end_offset}: transactions are settled up to {self._settled}")
+        if end_offset < self.settled_offset:
+            raise ValueError(f"cannot cut to {end_offset}: it is settled up to {self.settled_offset}")
         reopened = [one.opened for one in self._ended if one.marker_offset >= end_offset]
         self._ended = [one for one in self._ended if one.marker_offset < end_offset]
         still_open = [one for one in (*reopened, *self._open.values()) if one.first_offset < end_offset]
@@ -342,8 +341,8 @@ class PartitionTransactions:
 
     def snapshot(self, end_offset: int) -> bytes:
         """The state of the log below `end_offset`, which must not be before what is settled."""
-        if end_offset < self._settled:
-            raise ValueError(f"no snapshot at {end_offset}: transactions are settled up to {self._settled}")
+        if end_offset < self.settled_offset:
+            raise ValueError(f"no snapshot at {end_offset}: it is settled up to {self.settled_offset}")
         reopened = [one.opened for one in self._ended if one.marker_offset >= end_offset]
         opened = [one for one in (*self._open.values(), *reopened) if one.first_offset < end_offset]
         opened.sort(key=lambda one: one.first_offset)
@@ -387,9 +386,9 @@ class PartitionTransactions:
         self._aborted = [Aborted(*row) for row in _ABORTED.iter_unpack(sections[2])]
         self._aborted_ends = [one.last_offset for one in self._aborted]
         rows = _PRODUCER.iter_unpack(sections[3])
-        self._producers = OrderedDict((producer_id, _Producer(*rest)) for producer_id, *rest in rows)
+        self._producers = {producer_id: _Producer(*rest) for producer_id, *rest in rows}
         self._guards = {}
-        self._settled = 0
+        self.settled_offset = 0
         return int(offset)
 
 

@@ -11,6 +11,7 @@ A failed `fdatasync` must not be tried again: the kernel may have dropped the pa
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -20,6 +21,8 @@ StrPath = str | os.PathLike[str]
 Bytes = bytes | bytearray | memoryview
 
 TEMPORARY_SUFFIX = ".tmp"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+"""A refused write of these kinds leaves the file as sound as it was; any other makes the disk suspect."""
 
 
 class DiskUsage(NamedTuple):

@@ -11,6 +11,7 @@ from tests.unit.log.logs import open_log, topic_config
 
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor, compact
 from braidmq.log.log import Log
+from braidmq.log.transactions import EndMarker, Outcome
 from braidmq.wire.compress import Codec
 from braidmq.wire.records import BatchHeader, Record, build_batch, parse_header, records
 
@@ -50,7 +51,10 @@ class CompactedLog:
             rows.append((key, value, [("h", b"1")], self.clock.now_ms))
         epoch = 0 if producer_id >= 0 else -1
         batch = build_batch(rows, codec, base_sequence, producer_id, epoch, transactional)
-        base_offset = self.log.append(memoryview(batch), parse_header(batch)).base_offset
+        header = parse_header(batch)
+        transactions = self.log.producers.known_transactions() if transactional else None
+        guard = None if transactions is None else transactions.begin_verification(header)
+        base_offset = self.log.append(memoryview(batch), header, guard=guard).base_offset
         self.written |= {record.offset: record for record in records(batch)}
         if not transactional:
             self.expect(pairs)
@@ -65,18 +69,7 @@ class CompactedLog:
 
     def mark(self, producer_id: int, commit: bool) -> None:
         """Ends a transaction as its coordinator does."""
-        key = b"\x00\x00" + (b"\x00\x01" if commit else b"\x00\x00")
-        batch = build_batch(
-            [(key, b"\x00\x00\x00\x00\x00\x00", [], self.clock.now_ms)],
-            Codec.NONE,
-            -1,
-            producer_id,
-            0,
-            True,
-            True,
-        )
-        header = parse_header(batch)
-        self.log.append(memoryview(batch), header._replace(producer_id=-1))
+        self.log.append_marker(EndMarker(producer_id, 0, Outcome.COMMIT if commit else Outcome.ABORT, 0))
 
     def end_segment(self) -> None:
         """Ends the last segment and makes the recovery point pass it."""

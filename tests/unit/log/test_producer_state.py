@@ -83,7 +83,7 @@ def test_producers_are_independent() -> None:
     append(log, sent(0, producer_id=1))
     append(log, sent(50, producer_id=2))
     append(log, sent(1, producer_id=1))
-    assert {entry.producer_id: entry.last_sequence for entry in log.producers()} == {1: 1, 2: 50}
+    assert {entry.producer_id: entry.last_sequence for entry in list(log.producers)} == {1: 1, 2: 50}
 
 
 def test_a_refused_write_is_not_remembered() -> None:
@@ -176,7 +176,7 @@ def test_expired_producers_leave_the_snapshot_with_the_next_checkpoint() -> None
     clock.advance_ms(2 * 86_400_000)
     checkpoint(log)
     assert disk.size(PATH / "producers") < before
-    assert log.producers() == []
+    assert list(log.producers) == []
 
 
 def test_a_snapshot_from_past_the_end_is_not_believed_later() -> None:

@@ -46,9 +46,9 @@ def told(*steps: str) -> PartitionTransactions:
 def tell(known: PartitionTransactions, offset: int, *steps: str) -> None:
     for at, step in enumerate(steps, offset):
         if step[0] == "w":
-            known.append(header(int(step[1:]), at), now_ms=at)
+            known.append(header(int(step[1:])), at)
         elif step != "-":
-            known.end(marker(int(step[1:]), COMMIT if step[0] == "c" else ABORT), at, now_ms=at)
+            known.end(marker(int(step[1:]), COMMIT if step[0] == "c" else ABORT), at)
 
 
 def refusal(known: PartitionTransactions, *args: object) -> ErrorCode:
@@ -239,7 +239,7 @@ def test_a_marker_withdraws_the_guards_taken_before_it() -> None:
     """T2: a batch that was verified, and waited until its transaction had ended, is refused (KIP-890)."""
     known = PartitionTransactions()
     guard = known.begin_verification(header(1))
-    known.end(marker(1, ABORT), 0, 0)
+    known.end(marker(1, ABORT), 0)
     assert refusal(known, header(1), guard) is ErrorCode.INVALID_TXN_STATE
     again = known.begin_verification(header(1))
     assert refusal(known, header(1), guard) is ErrorCode.INVALID_TXN_STATE
@@ -262,7 +262,7 @@ def test_batches_sent_together_cannot_overtake_each_other_at_the_beginning() -> 
 def test_an_older_epoch_may_do_nothing_and_a_newer_one_asks_anew() -> None:
     """T2: after a marker that raised the epoch, what was sent before it is refused."""
     known = told("w1")
-    known.end(marker(1, COMMIT, epoch=1), 1, 1)
+    known.end(marker(1, COMMIT, epoch=1), 1)
     assert refusal(known, header(1), None) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert refusal(known, header(1, part=False), None) is ErrorCode.INVALID_PRODUCER_EPOCH
     with pytest.raises(ApiError):
@@ -325,13 +325,13 @@ def test_markers_are_taken_once_and_never_late(
 def test_a_marker_lost_with_the_end_of_the_log_is_taken_again() -> None:
     """T2: its epoch was seen, and may be in a snapshot, but the transaction is open."""
     known = told("w1")
-    known.end(marker(1, COMMIT, epoch=1), 1, 1)
+    known.end(marker(1, COMMIT, epoch=1), 1)
     restored = PartitionTransactions()
     assert restored.restore(known.snapshot(1)) == 1
     known.truncate_to(1)
     for one in (known, restored):
         assert one.check_marker(marker(1, COMMIT, epoch=1), 2)
-        one.end(marker(1, COMMIT, epoch=1), 1, 1)
+        one.end(marker(1, COMMIT, epoch=1), 1)
         assert one.last_stable_offset(2) == 2
         assert not one.check_marker(marker(1, COMMIT, epoch=1), 2)
 
@@ -339,7 +339,7 @@ def test_a_marker_lost_with_the_end_of_the_log_is_taken_again() -> None:
 def test_an_old_coordinator_ends_nothing() -> None:
     """T2: the coordinator's own epoch is kept per producer."""
     known = told("w1")
-    known.end(marker(1, COMMIT, epoch=1, coordinator_epoch=3), 1, 1)
+    known.end(marker(1, COMMIT, epoch=1, coordinator_epoch=3), 1)
     with pytest.raises(ApiError) as refused:
         known.check_marker(marker(1, ABORT, epoch=2, coordinator_epoch=2), 2)
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
@@ -351,10 +351,11 @@ def test_an_old_coordinator_ends_nothing() -> None:
 def test_silent_producers_are_forgotten_unless_their_transaction_is_open() -> None:
     """T2: what is left of them is their transactions."""
     known = told("w1", "w2", "a2", "w3")
-    known.expire(oldest_ms=2)
+    for producer_id in (1, 2):
+        known.forget(producer_id)
     known.check(header(2, part=False), None)
     known.check(header(2, epoch=0), known.begin_verification(header(2, epoch=0)))
     assert [one.producer_id for one in known.open_transactions()] == [1, 3]
     version = known.version
-    known.expire(oldest_ms=2)
+    known.forget(2)
     assert known.version == version

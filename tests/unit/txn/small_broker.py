@@ -91,9 +91,9 @@ class SmallPartition:
 
     def _see(self, one: Written) -> None:
         if one.marker is None:
-            self.transactions.append(parse_header(one.batch), 0)
+            self.transactions.append(parse_header(one.batch), one.offset)
         else:
-            self.transactions.end(one.marker, one.offset, 0)
+            self.transactions.end(one.marker, one.offset)
 
     def recover(self) -> None:
         """The state is made anew from the log."""

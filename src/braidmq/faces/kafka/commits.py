@@ -12,7 +12,6 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -30,6 +29,7 @@ from braidmq.wire.messages.commits import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from braidmq.wire.messages.transactions import TxnOffsetCommitRequestPartition
 from braidmq.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _IDS_FROM = 10
 _GROUPS_FROM = 8
 _NO_OFFSET = -1
+_NO_RETENTION = -1
 
 
 async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: Asked) -> OffsetCommitResponse:
@@ -47,7 +48,8 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
     for number, topic in enumerate(request.topics):
         for part in topic.partitions:
             try:
-                entries.append(_entry(face, request, topic, part, asked.version))
+                found = _topic(face, topic.name, topic.topic_id, asked.version)
+                entries.append(entry(face, found, part, request.retention_time_ms))
             except ApiError as error:
                 refused[number, part.partition_index] = error.code
     code = ErrorCode.NONE
@@ -76,21 +78,20 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
     )
 
 
-def _entry(
+def entry(
     face: KafkaFace,
-    request: OffsetCommitRequest,
-    topic: OffsetCommitRequestTopic,
-    part: OffsetCommitRequestPartition,
-    version: int,
+    found: Topic,
+    part: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    retention_ms: int = _NO_RETENTION,
 ) -> tuple[Place, Committed]:
-    found = _topic(face, topic.name, topic.topic_id, version)
+    """One offset as it is stored; ApiError if there is no such partition, or too much is attached."""
     if not 0 <= part.partition_index < len(found.partitions):
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{found.name!r} has no partition {part.partition_index}"
         )
     settings = face.broker.coordinator.groups.settings
     now_ms = face.broker.clock.wall_ms()
-    expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else None
+    expire_ms = now_ms + retention_ms if retention_ms >= 0 else None
     committed = Committed(
         part.committed_offset,
         part.committed_leader_epoch,

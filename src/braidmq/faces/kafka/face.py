@@ -23,6 +23,8 @@ from braidmq.faces.kafka import (
     share_fetch,
     share_groups,
     topics,
+    transactions,
+    txn_offsets,
 )
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
@@ -63,6 +65,13 @@ _HANDLERS: dict[Api, Handler] = {
     Api.DELETE_TOPICS: topics.delete_topics,
     Api.DELETE_RECORDS: offsets.delete_records,
     Api.INIT_PRODUCER_ID: producers.init_producer_id,
+    Api.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
+    Api.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
+    Api.END_TXN: transactions.end_txn,
+    Api.WRITE_TXN_MARKERS: transactions.write_txn_markers,
+    Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
+    Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    Api.LIST_TRANSACTIONS: transactions.list_transactions,
     Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
     Api.DESCRIBE_CONFIGS: configs.describe_configs,
     Api.ALTER_CONFIGS: configs.alter_configs,

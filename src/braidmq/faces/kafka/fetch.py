@@ -135,11 +135,12 @@ class FetchPass:
                 partition = self._handler.find(wanted)
                 records = None
                 if self._budget > 0:
-                    records = partition.read(part.offset, min(part.max_bytes, self._budget))
+                    records = partition.read(part.offset, min(part.max_bytes, self._budget), committed)
                     if records is not None and self._size > 0 and records.size > self._budget:
                         records.release()
                         records = None
                 high = partition.high_watermark
+                stable = partition.last_stable_offset
                 start = partition.log.start_offset
             except ApiError as error:
                 self._results[wanted] = _refused(part.index, error)
@@ -148,8 +149,9 @@ class FetchPass:
             if records is not None:
                 self._size += records.size
                 self._budget -= records.size
+            aborted = _aborted(partition, wanted, records) if committed else None
             self._results[wanted] = PartitionResult(
-                part.index, _OK, high, high, start, [] if committed else None, _NO_REPLICA,
+                part.index, _OK, high, stable, start, aborted, _NO_REPLICA,
                 _EMPTY if records is None else records,
             )  # fmt: skip
 
@@ -255,6 +257,14 @@ def check_epoch(epoch: int) -> None:
         raise ApiError(
             ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is older than {LEADER_EPOCH} here"
         )
+
+
+def _aborted(partition: Partition, wanted: Wanted, records: FileSlice | None) -> list[tuple[int, int]]:
+    """Producer and first offset of the transactions whose records a client must pass over."""
+    if records is None:
+        return []
+    found = partition.aborted(wanted.part.offset, records)
+    return [(one.producer_id, one.first_offset) for one in found]
 
 
 def _is_news(wanted: Wanted, result: PartitionResult) -> bool:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 _GROUP = 0
+_TRANSACTION = 1
 _SHARE_PARTITION = 2
 _SEVERAL_FROM = 4
 _MEMBERS_FROM = 3
@@ -55,7 +56,7 @@ _SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 def find_coordinator(
     face: KafkaFace, request: FindCoordinatorRequest, asked: Asked
 ) -> FindCoordinatorResponse:
-    """This broker coordinates every group, and keeps the state of every share group."""
+    """This broker coordinates every group and transaction, and keeps the state of every share group."""
     if asked.version >= _SEVERAL_FROM:
         return FindCoordinatorResponse(
             coordinators=[_coordinator(face, key, request.key_type) for key in request.coordinator_keys]
@@ -79,21 +80,22 @@ def _coordinator(face: KafkaFace, key: str, key_type: int) -> Coordinator:
             error_code=int(ErrorCode.INVALID_REQUEST),
             error_message="the key of a share partition is group:topic id:partition",
         )
-    if key_type not in (_GROUP, _SHARE_PARTITION):
+    if key_type not in (_GROUP, _TRANSACTION, _SHARE_PARTITION):
         return Coordinator(
             key=key,
             node_id=-1,
             port=-1,
             error_code=int(ErrorCode.INVALID_REQUEST),
-            error_message="this broker coordinates groups only",
+            error_message=f"there is no coordinator of type {key_type}",
         )
     if not key:
+        code = ErrorCode.INVALID_REQUEST if key_type == _TRANSACTION else ErrorCode.INVALID_GROUP_ID
         return Coordinator(
             key=key,
             node_id=-1,
             port=-1,
-            error_code=int(ErrorCode.INVALID_GROUP_ID),
-            error_message="a group has an id",
+            error_code=int(code),
+            error_message="the id is empty",
         )
     return Coordinator(key=key, node_id=face.node_id, host=face.host, port=face.port)
 

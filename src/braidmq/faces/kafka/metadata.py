@@ -30,7 +30,13 @@ from braidmq.wire.messages.topics import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from braidmq.wire.messages.versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from braidmq.wire.messages.versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from braidmq.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 _BROKERS = 1
 _CONTROLLERS = 2
 _NULL_NAMES_FROM = 12
+FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+"""What clients look at before they use server-assigned groups, share groups, and KIP-890's transactions."""
 
 
 def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Asked) -> ApiVersionsResponse:
@@ -53,7 +61,16 @@ def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Ask
                 max_version=verb.highest,
             )
             for verb in sorted(face.verbs.values())
-        ]
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in FEATURES.items()
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in FEATURES.items()
+        ],
     )
 
 

@@ -37,6 +37,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 UNKNOWN = -1
+_READ_COMMITTED = 1
 
 
 async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, asked: Asked) -> ListOffsetsResponse:
@@ -45,18 +46,23 @@ async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, asked: Aske
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[await _list_one(face, topic.name, part) for part in topic.partitions],
+                partitions=[
+                    await _list_one(face, topic.name, part, request.isolation_level == _READ_COMMITTED)
+                    for part in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-async def _list_one(face: KafkaFace, name: str, part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+async def _list_one(
+    face: KafkaFace, name: str, part: ListOffsetsPartition, committed: bool
+) -> ListOffsetsPartitionResponse:
     try:
         partition = face.broker.partition(name, part.partition_index)
         check_epoch(part.current_leader_epoch)
-        timestamp, offset = await _resolve(partition, part.timestamp)
+        timestamp, offset = await _resolve(partition, part.timestamp, committed)
     except ApiError as error:
         return ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=int(error.code))
     return ListOffsetsPartitionResponse(
@@ -67,22 +73,28 @@ async def _list_one(face: KafkaFace, name: str, part: ListOffsetsPartition) -> L
     )
 
 
-async def _resolve(partition: Partition, timestamp: int) -> tuple[int, int]:
-    """(timestamp, offset) for a time in ms or one of the named places; unknown is (-1, -1)."""
+async def _resolve(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
+    """(timestamp, offset) for a time in ms or one of the named places; unknown is (-1, -1).
+
+    Who reads only what is `committed` is told of nothing past the last stable offset.
+    """
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return UNKNOWN, partition.log.start_offset
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return UNKNOWN, UNKNOWN
     await _settled(partition)
+    limit = partition.last_stable_offset if committed else partition.high_watermark
     if timestamp == LATEST:
-        return UNKNOWN, partition.high_watermark
+        return UNKNOWN, limit
     if timestamp == MAX_TIMESTAMP:
         found = partition.log.max_timestamp()
     elif timestamp >= 0:
         found = partition.log.offset_for_time(timestamp)
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
-    return found if found is not None else (UNKNOWN, UNKNOWN)
+    if found is None or (committed and found[1] >= limit):
+        return UNKNOWN, UNKNOWN
+    return found
 
 
 async def _settled(partition: Partition) -> None:

@@ -2,31 +2,45 @@
 
 Appending is synchronous; the received bytes are on their way to the disk when `handle` returns. acks=0 gets
 no answer. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
-put the records on disk.
+put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from braidmq.broker.admission import Admission, Producer
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topic import Topic
+from braidmq.log.log import Appended
+from braidmq.log.transactions import Guard
 from braidmq.net.connection import Pending
 from braidmq.net.outbox import Parts
+from braidmq.txn.versions import told
 from braidmq.wire import produce as wire
+from braidmq.wire.api import Api
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.produce import PartitionResult, ProduceRequest
+from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, parse_header
 
 _OK = int(ErrorCode.NONE)
 _ACKS_ALL = -1
 _ACKS = (0, 1, _ACKS_ALL)
 # KIP-110: a client of an older version could not read back what it asks to store.
 _ZSTD_FROM = 7
-_CODEC_AT = 22
+_CODEC_AT = _ATTRIBUTES_AT = 22
 _CODEC_MASK = 0x07
+# KIP-890: from this version on the broker announces the partitions of a transaction itself.
+_ADDS_FROM = 12
+_RETRIED_AS = ErrorCode.NOT_ENOUGH_REPLICAS
+_RETRIED = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 class _Wait(NamedTuple):
@@ -38,13 +52,25 @@ class _Wait(NamedTuple):
     at: int
 
 
+class _Question(NamedTuple):
+    """A batch that the coordinator must let into its transaction before it is appended."""
+
+    partition: Partition
+    producer: Producer
+    batch: bytearray
+    results: list[PartitionResult]
+    at: int
+
+
 class _Asked(NamedTuple):
     """What holds for every partition of a request."""
 
     acks: int
     version: int
     now_ms: int
+    transactional_id: str | None
     waits: list[_Wait]
+    questions: list[_Question]
 
 
 class ProduceHandler:
@@ -57,7 +83,7 @@ class ProduceHandler:
 
     def handle(self, request: ProduceRequest, version: int, correlation_id: int) -> Parts | Pending | None:
         refusal = self._refusal(request)
-        asked = _Asked(request.acks, version, self._wall_ms(), [])
+        asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [])
         answer: list[tuple[str | None, bytes | None, list[PartitionResult]]] = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
@@ -69,23 +95,17 @@ class ProduceHandler:
                     results.append(_refused(index, error))
                 else:
                     assert topic is not None
-                    results.append(_append(topic, index, records, asked, results))
-        if request.acks == 0:
-            return None
-        if not asked.waits:
-            return [wire.encode_response(version, correlation_id, answer)]
-        return _WaitingProduce(asked.waits, answer, version, correlation_id).pending
+                    results.append(self._append(topic, index, records, asked, results))
+        if not asked.waits and not asked.questions:
+            return None if request.acks == 0 else [wire.encode_response(version, correlation_id, answer)]
+        waiting = _WaitingProduce(self._broker.admission, asked, answer, correlation_id)
+        return None if request.acks == 0 else waiting.pending
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
         if request.acks not in _ACKS:
             return ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; it must be 0, 1 or -1 (all)"
-            )
-        if request.transactional_id is not None:
-            return ApiError(
-                ErrorCode.INVALID_TXN_STATE,
-                "this broker has no transactions; produce without transactional.id",
             )
         if self._broker.housekeeping.disk_level is DiskLevel.FULL:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._broker.why_writes_are_refused())
@@ -109,23 +129,43 @@ class ProduceHandler:
         )
 
 
-def _append(
-    topic: Topic,
-    index: int,
-    records: bytes | memoryview | None,
-    asked: _Asked,
-    results: list[PartitionResult],
-) -> PartitionResult:
-    """Appends to one partition; `results` is where the caller puts what this returns."""
-    try:
-        partition = _partition(topic, index)
-        appended, end = partition.append(_batch(partition, records, asked.version), asked.now_ms)
-    except ApiError as error:
-        return _refused(index, error)
-    log = partition.log
-    if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
-        asked.waits.append(_Wait(partition, end, results, len(results)))
-    return PartitionResult(index, _OK, appended.base_offset, appended.append_time_ms, log.start_offset, None)
+    def _append(
+        self,
+        topic: Topic,
+        index: int,
+        records: bytes | memoryview | None,
+        asked: _Asked,
+        results: list[PartitionResult],
+    ) -> PartitionResult:
+        """Appends to one partition; `results` is where the caller puts what this returns."""
+        try:
+            partition = _partition(topic, index)
+            batch = _batch(partition, records, asked.version)
+            producer = None if asked.transactional_id is None else _producer(batch, asked)
+            if producer is not None and not self._broker.admission.is_admitted(partition, producer):
+                # Copied, as the buffer in which it came belongs to the connection.
+                asked.questions.append(
+                    _Question(partition, producer, bytearray(batch), results, len(results))
+                )
+                return _UNDECIDED
+            appended, end = partition.append(batch, asked.now_ms)
+        except ApiError as error:
+            return _refused(index, error)
+        log = partition.log
+        if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
+            asked.waits.append(_Wait(partition, end, results, len(results)))
+        return _accepted(partition, appended)
+
+
+def _producer(batch: memoryview, asked: _Asked) -> Producer | None:
+    """Whose transaction a batch belongs to; None if to none, or if it is no batch at all."""
+    if len(batch) < HEADER_BYTES or not batch[_ATTRIBUTES_AT] & TRANSACTIONAL:
+        return None
+    header = parse_header(batch)
+    assert asked.transactional_id is not None
+    return Producer(
+        asked.transactional_id, header.producer_id, header.producer_epoch, asked.version >= _ADDS_FROM
+    )
 
 
 def _partition(topic: Topic, index: int) -> Partition:
@@ -150,42 +190,93 @@ def _batch(partition: Partition, records: bytes | memoryview | None, version: in
 
 
 class _WaitingProduce:
-    """An acks=all request whose records are appended and not yet on disk."""
+    """A request some of whose batches wait: to be let into a transaction, or to be on disk."""
 
-    __slots__ = ("_answer", "_correlation_id", "_left", "_version", "pending")
+    __slots__ = ("_answer", "_asked", "_correlation_id", "_left", "pending")
 
     def __init__(
         self,
-        waits: list[_Wait],
+        admission: Admission,
+        asked: _Asked,
         answer: list[tuple[str | None, bytes | None, list[PartitionResult]]],
-        version: int,
         correlation_id: int,
     ) -> None:
         self.pending = Pending()
+        self._asked = asked
         self._answer = answer
-        self._version = version
         self._correlation_id = correlation_id
-        self._left = len(waits)
-        for wait in waits:
-            wait.partition.when_durable(wait.offset, _settler(self, wait))
+        self._left = len(asked.waits) + len(asked.questions)
+        for wait in asked.waits:
+            wait.partition.when_durable(wait.offset, self._settler(wait))
+        for question in asked.questions:
+            self._ask(admission, question)
 
-    def settle(self, wait: _Wait, code: ErrorCode) -> None:
-        if code is not ErrorCode.NONE:
-            index = wait.results[wait.at].index
-            wait.results[wait.at] = _refused(
-                index, ApiError(code, f"{wait.partition}: the records could not be brought to disk")
-            )
+    def _ask(self, admission: Admission, question: _Question) -> None:
+        partition, producer, batch, results, at = question
+
+        def decided(code: ErrorCode, guard: Guard | None) -> None:
+            if code is ErrorCode.NONE:
+                self._append(question, guard)
+                return
+            code = _RETRIED_AS if code in _RETRIED else told(code, Api.PRODUCE, self._asked.version)
+            why = f"{partition}: the batch is not part of a transaction of {producer.transactional_id!r}"
+            results[at] = _refused(partition.index, ApiError(code, why))
+            self._done()
+
+        try:
+            # Before anybody is asked: a batch that is broken must not become part of a transaction.
+            header = check_produced(batch, partition.config.max_message_bytes)
+            admission.admit(partition, producer, header, decided)
+        except ApiError as error:
+            results[at] = _refused(partition.index, error)
+            self._done()
+
+    def _append(self, question: _Question, guard: Guard | None) -> None:
+        partition, _, batch, results, at = question
+        try:
+            appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard)
+        except ApiError as error:
+            results[at] = _refused(partition.index, error)
+            self._done()
+            return
+        results[at] = _accepted(partition, appended)
+        if self._asked.acks == _ACKS_ALL and partition.syncs:
+            partition.when_durable(end, self._settler(_Wait(partition, end, results, at)))
+        else:
+            self._done()
+
+    def _settler(self, wait: _Wait) -> DurableCallback:
+        def settled(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                wait.results[wait.at] = _refused(
+                    wait.partition.index,
+                    ApiError(code, f"{wait.partition}: the records could not be brought to disk"),
+                )
+            self._done()
+
+        return settled
+
+    def _done(self) -> None:
         self._left -= 1
         if self._left == 0:
-            self.pending.complete([wire.encode_response(self._version, self._correlation_id, self._answer)])
+            version = self._asked.version
+            self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
 
 
-def _settler(waiting: _WaitingProduce, wait: _Wait) -> DurableCallback:
-    def settled(code: ErrorCode) -> None:
-        waiting.settle(wait, code)
-
-    return settled
+def _accepted(partition: Partition, appended: Appended) -> PartitionResult:
+    return PartitionResult(
+        partition.index,
+        _OK,
+        appended.base_offset,
+        appended.append_time_ms,
+        partition.log.start_offset,
+        None,
+    )
 
 
 def _refused(index: int, error: ApiError) -> PartitionResult:
     return PartitionResult(index, int(error.code), -1, -1, -1, error.message)
+
+
+_UNDECIDED = _refused(-1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator has not answered"))
+"""Stands for a result until there is one."""

@@ -1,10 +1,13 @@
-"""InitProducerId and DescribeProducers: the identities behind idempotent writes."""
+"""InitProducerId and DescribeProducers: the identities behind idempotent and transactional writes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.asked import Asked
+from braidmq.log.producer_state import ProducerEntry
+from braidmq.log.transactions import PartitionTransactions
+from braidmq.txn.events import Init
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.producers import (
     DescribeProducersRequest,
@@ -28,7 +31,7 @@ async def init_producer_id(
 ) -> InitProducerIdResponse:
     """A new id, or the next epoch of the producer's present one (KIP-360)."""
     if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+        return await _init_transactional(face, request, request.transactional_id, asked.version)
     if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
         return InitProducerIdResponse(
             producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
@@ -40,10 +43,35 @@ async def init_producer_id(
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
+async def _init_transactional(
+    face: KafkaFace, request: InitProducerIdRequest, transactional_id: str, version: int
+) -> InitProducerIdResponse:
+    if request.enable_2pc:
+        # What Kafka says where two-phase commit (KIP-939) is not allowed.
+        return InitProducerIdResponse(error_code=int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    if request.keep_prepared_txn:
+        return InitProducerIdResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+    try:
+        answer = await face.broker.transactions.init(
+            Init(
+                transactional_id,
+                request.transaction_timeout_ms,
+                request.producer_id,
+                request.producer_epoch,
+                version,
+            )
+        )
+    except ApiError as error:
+        return InitProducerIdResponse(error_code=int(error.code))
+    return InitProducerIdResponse(
+        error_code=int(answer.code), producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
+    )
+
+
 def describe_producers(
     face: KafkaFace, request: DescribeProducersRequest, asked: Asked
 ) -> DescribeProducersResponse:
-    """The idempotent producers a partition remembers."""
+    """The producers a partition remembers, and where their open transactions begin."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
@@ -57,22 +85,28 @@ def describe_producers(
 
 def _describe(face: KafkaFace, name: str, index: int) -> PartitionResponse:
     try:
-        producers = face.broker.partition(name, index).log.producers()
+        producers = face.broker.partition(name, index).log.producers
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=int(error.code), error_message=error.message
         )
     return PartitionResponse(
         partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
-                coordinator_epoch=_NONE,
-                current_txn_start_offset=_NONE,
-            )
-            for producer in producers
-        ],
+        active_producers=[_producer(producer, producers.transactions) for producer in producers],
     )
+
+
+def _producer(entry: ProducerEntry, transactions: PartitionTransactions | None) -> ProducerState:
+    state = ProducerState(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=_NONE,
+        current_txn_start_offset=_NONE,
+    )
+    if transactions is not None:
+        state.coordinator_epoch = transactions.coordinator_epoch(entry.producer_id)
+        open_since = transactions.open_since(entry.producer_id)
+        state.current_txn_start_offset = _NONE if open_since is None else open_since
+    return state

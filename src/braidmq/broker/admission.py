@@ -1,0 +1,137 @@
+"""Letting batches into transactions: the coordinator is asked before the first one of a partition.
+
+A transactional batch may be appended without a question where its producer's transaction is open already.
+Otherwise a guard is taken, the coordinator is asked, and the batch is appended if the guard still stands
+(see `braidmq.log.transactions`). Older clients have announced the partition themselves, so the answer is
+there at once. Newer ones leave that to the broker (KIP-890): the partition is added to the transaction, which
+is a write, and while it is under way whatever else the producer sends has to wait in line, or batches would
+overtake each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from braidmq.broker.partition import Partition
+from braidmq.broker.transactions import TransactionCoordinator
+from braidmq.log.transactions import Guard
+from braidmq.txn.events import Added, AddPartitions, Place
+from braidmq.wire.errors import ErrorCode
+from braidmq.wire.records import BatchHeader
+
+ADDED_BY_BROKER = 5
+"""The version of AddPartitionsToTxn that stands for a broker asking on behalf of a client."""
+RETRY_S = 0.005
+WAIT_MAX_S = 5.0
+"""How long a batch waits for the transaction before to be finished."""
+
+Then = Callable[[ErrorCode, Guard | None], None]
+
+
+class Producer(NamedTuple):
+    """Who writes, under which transactional id, and whether the broker announces its partitions."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    adds: bool
+
+
+class _Waiting(NamedTuple):
+    partition: Partition
+    place: Place
+    guard: Guard
+    then: Then
+
+
+class _Line:
+    """What one producer waits for: those the coordinator is being asked about, and those behind them."""
+
+    __slots__ = ("asked", "behind", "since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.asked: list[_Waiting] = []
+        self.behind: list[_Waiting] = []
+        self.since_s = now_s
+
+    def has(self, partition: Partition) -> bool:
+        return any(waiting.partition is partition for waiting in (*self.asked, *self.behind))
+
+
+class Admission:
+    """Decides for every transactional batch of this broker whether it may be appended."""
+
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+        self._lines: dict[Producer, _Line] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def is_admitted(self, partition: Partition, producer: Producer) -> bool:
+        """Whether a batch needs no question: its transaction is open, and nothing is waiting before it."""
+        transactions = partition.log.producers.transactions
+        if transactions is None or transactions.needs_verification(producer.producer_id):
+            return False
+        line = self._lines.get(producer)
+        return line is None or not line.has(partition)
+
+    def admit(self, partition: Partition, producer: Producer, header: BatchHeader, then: Then) -> None:
+        """Calls `then` with the guard, or with the code of a refusal; in the order of the calls.
+
+        ApiError if the producer's epoch is over.
+        """
+        place = (partition.topic, partition.index)
+        guard = partition.log.producers.known_transactions().begin_verification(header)
+        waiting = _Waiting(partition, place, guard, then)
+        if not producer.adds:
+            codes = self._coordinator.transactions.verify(_request(producer, {place}))
+            self._finish([waiting], producer, codes[place])
+            return
+        line = self._lines.get(producer)
+        if line is not None:
+            line.behind.append(waiting)
+            return
+        line = self._lines[producer] = _Line(self._loop.time())
+        line.behind.append(waiting)
+        # Not at once: the other partitions of the same request go with the same question.
+        self._loop.call_soon(self._ask_next, producer, line)
+
+    def _ask_next(self, producer: Producer, line: _Line) -> None:
+        line.asked, line.behind = line.behind, []
+        if not line.asked:
+            del self._lines[producer]
+            return
+        line.since_s = self._loop.time()
+        self._ask(producer, line)
+
+    def _ask(self, producer: Producer, line: _Line) -> None:
+        request = _request(producer, {waiting.place for waiting in line.asked})
+        self._coordinator.ask(request, lambda added: self._on_added(producer, line, added))
+
+    def _on_added(self, producer: Producer, line: _Line, added: Added) -> None:
+        waited_s = self._loop.time() - line.since_s
+        if added.code is ErrorCode.CONCURRENT_TRANSACTIONS and waited_s < WAIT_MAX_S:
+            # The markers of the transaction before are on their way.
+            self._loop.call_later(RETRY_S, self._ask, producer, line)
+            return
+        self._finish(line.asked, producer, added.code)
+        self._ask_next(producer, line)
+
+    def _finish(self, waiting: list[_Waiting], producer: Producer, code: ErrorCode) -> None:
+        for one in waiting:
+            if code is ErrorCode.NONE:
+                one.then(code, one.guard)
+            else:
+                one.partition.log.producers.known_transactions().withdraw(producer.producer_id, one.guard)
+                one.then(code, None)
+
+
+def _request(producer: Producer, places: set[Place]) -> AddPartitions:
+    return AddPartitions(
+        producer.transactional_id,
+        producer.producer_id,
+        producer.producer_epoch,
+        frozenset(places),
+        ADDED_BY_BROKER,
+    )

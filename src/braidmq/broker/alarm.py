@@ -1,0 +1,45 @@
+"""One timer for many deadlines: set to the nearest, and set again after every change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from braidmq.platform.clock import Clock
+
+
+class Alarm:
+    """Calls back when a deadline, in ms of a clock that never goes back, has come.
+
+    A timer may fire a little early; whoever is called then has nothing to do yet, and sets it again.
+    """
+
+    __slots__ = ("_clock", "_due_ms", "_loop", "_on_due", "_timer")
+
+    def __init__(self, clock: Clock, on_due: Callable[[], None]) -> None:
+        self._clock = clock
+        self._on_due = on_due
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms: int | None = None
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def set(self, due_ms: int | None) -> None:
+        """Rings at `due_ms` and not before; None never."""
+        if due_ms == self._due_ms:
+            return
+        self.stop()
+        self._due_ms = due_ms
+        if due_ms is not None:
+            self._timer = self._loop.call_later(max(0, due_ms - self.now_ms()) / 1000, self._ring)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._due_ms = None
+
+    def _ring(self) -> None:
+        self._timer = self._due_ms = None
+        self._on_due()

@@ -1,0 +1,214 @@
+"""The transaction coordinator: pure logic on one side; an internal topic, markers and a timer on the other.
+
+`braidmq.txn` decides; this module writes down what it decides, appends the markers that end transactions to
+their partitions, and answers when all that is durable. Records go to the internal, compacted topic
+`__transaction_state` in Kafka's own format. On start they are read back, and transactions that were decided
+but not finished are finished.
+
+The internal topic is made when the first transactional producer appears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from braidmq.broker.alarm import Alarm
+from braidmq.broker.coordinator import Coordinator
+from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.partition import Partition
+from braidmq.broker.producer_ids import ProducerIds
+from braidmq.broker.topics import Topics
+from braidmq.group.records import OFFSETS_TOPIC
+from braidmq.log.transactions import EndMarker, Outcome
+from braidmq.platform.clock import Clock
+from braidmq.txn.coordinator import Transactions
+from braidmq.txn.events import (
+    Added,
+    AddPartitions,
+    Effect,
+    End,
+    Ended,
+    Init,
+    Initialized,
+    Marker,
+    Moment,
+    Place,
+    Reply,
+    Store,
+    Token,
+    WriteMarkers,
+)
+from braidmq.txn.loading import Loading
+from braidmq.txn.settings import TransactionSettings
+from braidmq.wire.errors import ApiError, ErrorCode
+
+STATE_TOPIC = "__transaction_state"
+TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+OFFSETS_PLACE: Place = (OFFSETS_TOPIC, 0)
+"""Where the offsets of every group are."""
+
+log = logging.getLogger("braid.transactions")
+
+A = TypeVar("A", Initialized, Added, Ended)
+
+
+class TransactionCoordinator:
+    """Coordinates every transactional id of this broker."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        clock: Clock,
+        settings: TransactionSettings,
+        producer_ids: ProducerIds,
+        groups: Coordinator,
+    ) -> None:
+        self._topics = topics
+        self._topic = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
+        self._clock = clock
+        self._producer_ids = producer_ids
+        self._groups = groups
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(clock, self._on_due)
+        self.transactions = Transactions(settings, producer_ids.take_now)
+
+    # -- start and end --------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads what an earlier run left and finishes what was decided; partitions and groups come first."""
+        loading = Loading()
+        for record in self._topic.stored():
+            loading.record(*record)
+        if loading.unreadable:
+            log.warning("%d records of %s could not be read", loading.unreadable, STATE_TOPIC)
+        if loading.transactions:
+            await self._producer_ids.reserve()
+        self._carry_out(self.transactions.load(loading, self.now()))
+
+    def stop(self) -> None:
+        self._alarm.stop()
+
+    def now(self) -> Moment:
+        return Moment(self._alarm.now_ms(), self._clock.wall_ms())
+
+    # -- what faces ask -------------------------------------------------------------------------
+
+    async def init(self, request: Init) -> Initialized:
+        """Gives a transactional id to a producer, fencing whoever had it."""
+        await self._topic.open()
+        await self._producer_ids.reserve()
+        return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
+
+    async def add_partitions(self, request: AddPartitions) -> Added:
+        return await self._answer(lambda token: self.transactions.add_partitions(request, token, self.now()))
+
+    async def add_offsets(self, request: AddPartitions) -> Added:
+        await self._groups.open()
+        return await self._answer(lambda token: self.transactions.add_offsets(request, token, self.now()))
+
+    async def end(self, request: End) -> Ended:
+        return await self._answer(lambda token: self.transactions.end(request, token, self.now()))
+
+    def ask(self, request: AddPartitions, then: Callable[[Added], None]) -> None:
+        """Adds partitions for a batch that waits; `then` is called in the very moment of the answer."""
+        self._carry_out(self.transactions.add_partitions(request, then, self.now()))
+
+    async def expire(self) -> None:
+        """Forgets transactional ids that have been idle for too long."""
+        self._carry_out(self.transactions.expire(self.now()))
+
+    async def _answer(self, call: Callable[[Token], list[Effect]]) -> A:
+        answer: asyncio.Future[A] = self._loop.create_future()
+
+        def settle(given: A) -> None:
+            if not answer.done():
+                answer.set_result(given)
+
+        self._carry_out(call(settle))
+        return await answer
+
+    # -- effects --------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                assert callable(effect.token)
+                effect.token(effect.answer)
+            elif isinstance(effect, Store):
+                self._store(effect)
+            else:
+                self._write_markers(effect)
+        self._alarm.set(self.transactions.next_deadline())
+
+    def _store(self, store: Store) -> None:
+        def settled(code: ErrorCode) -> None:
+            transactions, now = self.transactions, self.now()
+            if code is ErrorCode.NONE:
+                self._carry_out(transactions.stored(store.transactional_id, store.ticket, now))
+            else:
+                self._carry_out(transactions.store_failed(store.transactional_id, store.ticket, now))
+
+        try:
+            durable_at = self._topic.append([store.record])
+        except ApiError as error:
+            log.error("transactional id %r: a change could not be written: %s", store.transactional_id, error)
+            settled(error.code)
+        else:
+            self._topic.when_durable(durable_at, settled)
+
+    def _write_markers(self, wanted: WriteMarkers) -> None:
+        for place in wanted.places:
+            self.write_marker(place, wanted.marker, self._reporter(wanted, place))
+
+    def _reporter(self, wanted: WriteMarkers, place: Place) -> Callable[[ErrorCode], None]:
+        transactional_id, marker, _ = wanted
+
+        def report(code: ErrorCode) -> None:
+            transactions, now = self.transactions, self.now()
+            if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self._carry_out(transactions.markers_written(transactional_id, marker, (place,), now))
+            else:
+                transactions.markers_failed(transactional_id, marker, now)
+                self._carry_out(())
+
+        return report
+
+    def write_marker(self, place: Place, marker: Marker, then: Callable[[ErrorCode], None]) -> None:
+        """Ends a transaction in one partition; `then` is called when that is as safe as the topic's records.
+
+        UNKNOWN_TOPIC_OR_PARTITION means that there is nothing left to end.
+        """
+
+        def settled(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE and place == OFFSETS_PLACE:
+                self._groups.groups.decide(marker.producer_id, marker.committed)
+            then(code)
+
+        partition = self._partition(place)
+        if partition is None:
+            then(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
+        end = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
+        try:
+            stored_at = partition.append_marker(end, marker.transaction_version)
+        except ApiError as error:
+            log.error("%s: the marker of producer %d was refused: %s", partition, marker.producer_id, error)
+            settled(error.code)
+        else:
+            if partition.syncs:
+                partition.when_durable(stored_at, settled)
+            else:
+                settled(ErrorCode.NONE)
+
+    def _partition(self, place: Place) -> Partition | None:
+        topic = self._topics.find(place[0])
+        if topic is None or not 0 <= place[1] < len(topic.partitions):
+            return None
+        return topic.partitions[place[1]]
+
+    def _on_due(self) -> None:
+        self._carry_out(self.transactions.tick(self.now()))

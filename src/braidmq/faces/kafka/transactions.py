@@ -1,0 +1,240 @@
+"""Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and how they are described."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import re2
+
+from braidmq.broker.transactions import OFFSETS_PLACE
+from braidmq.faces.kafka.asked import Asked
+from braidmq.txn import views
+from braidmq.txn.events import AddPartitions, End, Marker, Place
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    DescribedTransactionState,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionTopicData,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from braidmq.faces.kafka.face import KafkaFace
+
+_BATCHED_FROM = 4
+Codes = dict[Place, ErrorCode]
+
+
+async def add_partitions_to_txn(
+    face: KafkaFace, request: AddPartitionsToTxnRequest, asked: Asked
+) -> AddPartitionsToTxnResponse:
+    """Partitions take part in a transaction; from a broker, several transactions at once."""
+    if asked.version >= _BATCHED_FROM:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=one.transactional_id,
+                    topic_results=_results(one.topics, await _add(face, one, asked.version)),
+                )
+                for one in request.transactions
+            ]
+        )
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    codes = await _add(face, transaction, asked.version)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, codes))
+
+
+async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, version: int) -> Codes:
+    """All partitions or none: if one does not exist, nothing is done about the others."""
+    places = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
+    missing = {place for place in places if not _exists(face, place)}
+    if missing:
+        unknown = dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED) | unknown
+    asked = AddPartitions(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        frozenset(places),
+        version,
+    )
+    if transaction.verify_only:
+        return face.broker.transactions.transactions.verify(asked)
+    added = await face.broker.transactions.add_partitions(asked)
+    return dict.fromkeys(places, added.code)
+
+
+def _exists(face: KafkaFace, place: Place) -> bool:
+    topic = face.broker.topics.find(place[0])
+    return topic is not None and not topic.internal and 0 <= place[1] < len(topic.partitions)
+
+
+def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=int(codes[topic.name, index])
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+async def add_offsets_to_txn(
+    face: KafkaFace, request: AddOffsetsToTxnRequest, asked: Asked
+) -> AddOffsetsToTxnResponse:
+    """A group's offsets take part in a transaction."""
+    wanted = AddPartitions(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        frozenset({OFFSETS_PLACE}),
+        asked.version,
+    )
+    try:
+        added = await face.broker.transactions.add_offsets(wanted)
+    except ApiError as error:
+        return AddOffsetsToTxnResponse(error_code=int(error.code))
+    return AddOffsetsToTxnResponse(error_code=int(added.code))
+
+
+async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndTxnResponse:
+    """Commits or aborts; answered when the decision is on disk."""
+    ended = await face.broker.transactions.end(
+        End(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.committed,
+            asked.version,
+        )
+    )
+    return EndTxnResponse(
+        error_code=int(ended.code), producer_id=ended.producer_id, producer_epoch=ended.producer_epoch
+    )
+
+
+async def write_txn_markers(
+    face: KafkaFace, request: WriteTxnMarkersRequest, asked: Asked
+) -> WriteTxnMarkersResponse:
+    """Ends transactions in single partitions, as an operator does with one that hangs."""
+    return WriteTxnMarkersResponse(markers=[await _write_marker(face, wanted) for wanted in request.markers])
+
+
+async def _write_marker(face: KafkaFace, wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
+    marker = Marker(
+        wanted.producer_id,
+        wanted.producer_epoch,
+        wanted.transaction_result,
+        wanted.coordinator_epoch,
+        wanted.transaction_version,
+    )
+    return WritableTxnMarkerResult(
+        producer_id=wanted.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=index,
+                        error_code=int(await _marked(face, (topic.name, index), marker)),
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in wanted.topics
+        ],
+    )
+
+
+async def _marked(face: KafkaFace, place: Place, marker: Marker) -> ErrorCode:
+    written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    face.broker.transactions.write_marker(place, marker, written.set_result)
+    return await written
+
+
+def describe_transactions(
+    face: KafkaFace, request: DescribeTransactionsRequest, asked: Asked
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[_describe(face, named) for named in request.transactional_ids]
+    )
+
+
+def _describe(face: KafkaFace, transactional_id: str) -> DescribedTransactionState:
+    try:
+        found = views.describe(face.broker.transactions.transactions, transactional_id)
+    except ApiError as error:
+        return DescribedTransactionState(error_code=int(error.code), transactional_id=transactional_id)
+    return DescribedTransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[
+            TransactionTopicData(topic=topic, partitions=partitions)
+            for topic, partitions in found.topics.items()
+        ],
+    )
+
+
+def list_transactions(
+    face: KafkaFace, request: ListTransactionsRequest, asked: Asked
+) -> ListTransactionsResponse:
+    named = None
+    if request.transactional_id_pattern:
+        try:
+            named = re2.compile(request.transactional_id_pattern).fullmatch
+        except re2.error:
+            return ListTransactionsResponse(error_code=int(ErrorCode.INVALID_REGULAR_EXPRESSION))
+    wanted = views.Wanted(
+        frozenset(request.state_filters),
+        frozenset(request.producer_id_filters),
+        request.duration_filter,
+        named,
+    )
+    coordinator = face.broker.transactions
+    found = views.listed(coordinator.transactions, wanted, coordinator.now())
+    return ListTransactionsResponse(
+        unknown_state_filters=found.unknown_states,
+        transaction_states=[
+            ListedTransactionState(
+                transactional_id=one.transactional_id,
+                producer_id=one.producer_id,
+                transaction_state=one.state.label,
+            )
+            for one in found.transactions
+        ],
+    )
