@@ -18,6 +18,8 @@ class Channel:
         self.unsent = memoryview(b"")
         self.in_flight = 0
         self._received = bytearray()
+        self._wanted = 4
+        """The size at which what was received so far is worth looking at."""
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -57,23 +59,29 @@ class Channel:
         return True
 
     def answers(self) -> Iterator[bytes]:
-        """Whole answers that have arrived; small ones only, each is copied."""
+        """Whole answers that have arrived; each is copied."""
         try:
             part = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
         if not part:
             raise ConnectionError("the server closed the connection")
-        received = self._received + part if self._received else part
-        at = 0
+        if self._received:
+            self._received += part
+            if len(self._received) < self._wanted:
+                return
+            part = bytes(self._received)
+        received, at = part, 0
         while len(received) - at >= 4:
             end = at + 4 + int.from_bytes(received[at : at + 4])
             if end > len(received):
                 break
             self.in_flight -= 1
-            yield bytes(received[at + 4 : end])
+            yield received[at + 4 : end]
             at = end
         self._received = bytearray(received[at:])
+        begun = len(self._received) >= 4
+        self._wanted = 4 + int.from_bytes(self._received[:4]) if begun else 4
 
     def close(self) -> None:
         self.socket.close()

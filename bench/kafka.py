@@ -189,5 +189,7 @@ class Kafka(Server):
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -45,6 +45,19 @@ RSS_IDLE = Metric("RSS idle", "MB", Better.LOWER, 0.1)
 RSS_LOADED = Metric("RSS peak", "MB", Better.LOWER, 0.1)
 START = Metric("start to first ack", "s", Better.LOWER, 0.1)
 CREATION = Metric("creation", "s", Better.LOWER, None)
+# Groups and transactions: at least Kafka's rates, at most its times.
+REBALANCE = Metric("rebalance", "ms", Better.LOWER, 1.0)
+LOST_MEANWHILE = Metric("lost meanwhile", "rec/s", Better.LOWER, 1.0)
+COMMIT_RATE = Metric("commits", "commits/s", Better.HIGHER, 1.0)
+COMMIT_P99 = Metric("commit p99", "ms", Better.LOWER, 1.0)
+CPU_PER_MILLION_COMMITS = Metric("CPU", "s/M commits", Better.LOWER, None)
+GROUPS_JOINED = Metric("all joined", "s", Better.LOWER, 1.0)
+GROUPS_RATE = Metric("heartbeats and commits", "req/s", Better.HIGHER, 1.0)
+RECORD_RATE = Metric("records", "rec/s", Better.HIGHER, 1.0)
+TRANSACTION_RATE = Metric("transactions", "txn/s", Better.HIGHER, 1.0)
+TRANSACTION_P99 = Metric("transaction p99", "ms", Better.LOWER, 1.0)
+END_TO_END_RATE = Metric("end to end", "MB/s", Better.HIGHER, 1.0)
+CPU_SHARE = Metric("CPU", "%", Better.LOWER, 1.0)
 
 ALL = (
     BYTES_RATE,
@@ -60,6 +73,18 @@ ALL = (
     RSS_LOADED,
     START,
     CREATION,
+    REBALANCE,
+    LOST_MEANWHILE,
+    COMMIT_RATE,
+    COMMIT_P99,
+    CPU_PER_MILLION_COMMITS,
+    GROUPS_JOINED,
+    GROUPS_RATE,
+    RECORD_RATE,
+    TRANSACTION_RATE,
+    TRANSACTION_P99,
+    END_TO_END_RATE,
+    CPU_SHARE,
 )
 BY_KEY = {(metric.name, metric.unit): metric for metric in ALL}
 

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
+from .load_commits import commits, many_groups
 from .load_connections import idle_connections
 from .load_consume import consume_cold, consume_hot
 from .load_latency import latency
 from .load_many import many_producers
+from .load_members import idle_members
 from .load_partitions import many_partitions
 from .load_produce import Volume, produce
+from .load_rebalance import rebalance
+from .load_share import share
 from .load_start import start_to_first_ack
 from .load_stock import stock_consume, stock_produce
+from .load_transactions import bulk_transactions, small_transactions
+from .members import Kind
 from .metric import Figures
 from .server import Durability, Server
 
@@ -52,6 +58,13 @@ class Size:
     stock_bytes: int
     partitions: int
     connections: int
+    rebalances: int
+    commit_seconds: float
+    groups: int
+    share_records: int
+    transactions_seconds: float
+    members: int
+    members_seconds: float
 
 
 FULL = Size(
@@ -64,6 +77,13 @@ FULL = Size(
     stock_bytes=300_000_000,
     partitions=10_000,
     connections=10_000,
+    rebalances=7,
+    commit_seconds=3,
+    groups=1_000,
+    share_records=400_000,
+    transactions_seconds=3,
+    members=10_000,
+    members_seconds=10,
 )
 QUICK = Size(
     rounds=1,
@@ -75,12 +95,20 @@ QUICK = Size(
     stock_bytes=100_000_000,
     partitions=1_000,
     connections=1_000,
+    rebalances=3,
+    commit_seconds=1.5,
+    groups=200,
+    share_records=100_000,
+    transactions_seconds=1.5,
+    members=1_000,
+    members_seconds=6,
 )
 
 VALUE_BYTES = {"100 B": 100, "1 KB": 1_000, "10 KB": 10_000}
 PARTITIONS = {"1 partition": 1, "16 partitions": 16}
 ACKS = {"acks=1": 1, "acks=all": -1}
 RATES = (1_000, 20_000)
+SHARE_CONSUMERS = {"1 consumer": 1, "4 consumers": 4, "16 consumers": 16}
 
 
 def loads(size: Size) -> list[Load]:
@@ -91,6 +119,9 @@ def loads(size: Size) -> list[Load]:
         *_latency(size),
         *_consume(size),
         *_stock(size),
+        *_groups(size),
+        *_share(size),
+        *_transactions(size),
         *_wide(size),
     ]
 
@@ -183,6 +214,69 @@ def _stock(size: Size) -> list[Load]:
     ]
 
 
+def _groups(size: Size) -> list[Load]:
+    rebalances = [
+        Load(
+            f"11th consumer joins 10, {kind}",
+            "groups",
+            Stage.WARM,
+            18 if kind is Kind.CONSUMER else 4 + size.rebalances / 2,
+            # Members that look in every five seconds, as the server wants it, would make it a long load.
+            partial(rebalance, kind=kind, times=1 if kind is Kind.CONSUMER else size.rebalances),
+        )
+        for kind in Kind
+    ]
+    return [
+        *rebalances,
+        Load(
+            "commits of 64 consumers in 8 groups",
+            "groups",
+            Stage.WARM,
+            size.commit_seconds + 5,
+            partial(commits, seconds=size.commit_seconds),
+        ),
+    ]
+
+
+def _share(size: Size) -> list[Load]:
+    return [
+        Load(
+            f"share group, 1 KB, 1 partition, {name}",
+            "share groups",
+            Stage.WARM,
+            1 + size.share_records / 60_000,
+            partial(share, consumers=consumers, records=size.share_records),
+        )
+        for name, consumers in SHARE_CONSUMERS.items()
+    ]
+
+
+def _transactions(size: Size) -> list[Load]:
+    bulk = [
+        Load(
+            f"transactions {bytes_name}, commit every 100 ms",
+            "transactions",
+            Stage.WARM,
+            size.transactions_seconds + 2,
+            partial(
+                bulk_transactions,
+                value_bytes=VALUE_BYTES[bytes_name],
+                seconds=size.transactions_seconds,
+                bytes_max=size.volume.bytes_max,
+            ),
+        )
+        for bytes_name in ("100 B", "1 KB")
+    ]
+    small = Load(
+        "transactions of one record, 16 producers",
+        "transactions",
+        Stage.WARM,
+        size.transactions_seconds + 1,
+        partial(small_transactions, seconds=size.transactions_seconds),
+    )
+    return [*bulk, small]
+
+
 def _wide(size: Size) -> list[Load]:
     return [
         Load(
@@ -199,6 +293,22 @@ def _wide(size: Size) -> list[Load]:
             Stage.STOPPED,
             15 + size.latency_seconds,
             partial(idle_connections, connections=size.connections, seconds=size.latency_seconds),
+            rounds_max=1,
+        ),
+        Load(
+            f"{size.groups:,} groups",
+            "wide",
+            Stage.STOPPED,
+            25 + 2 * size.commit_seconds,
+            partial(many_groups, groups=size.groups, seconds=size.commit_seconds),
+            rounds_max=1,
+        ),
+        Load(
+            f"{size.members:,} idle members",
+            "wide",
+            Stage.STOPPED,
+            25 + size.members / 300,
+            partial(idle_members, members=size.members, seconds=size.members_seconds),
             rounds_max=1,
         ),
     ]

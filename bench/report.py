@@ -43,6 +43,22 @@ METHOD = """## How it was measured
 - Start: from the start of the process until a record sent to an existing topic is acknowledged.
   Creation of the many partitions: until each of them has taken a record. There Kafka has
   `segment.index.bytes=65536`; with its default and a large read-ahead of the disk it falls to 1 MB/s.
+- Groups: members are thin clients on one thread (`bench/crowd.py`, `bench/members.py`), the same for both. A
+  rebalance is timed from the 11th consumer's first request until all 44 partitions are read again and it has
+  its share; positions are committed and fetched as stock clients do. Classic members look in every 10 ms
+  instead of the usual 3 s, which would be most of the time measured; members of group.protocol=consumer as
+  often as the server tells them. Lost meanwhile: records per second, of 4,400, written to partitions that
+  nobody read then.
+- An offset commit, a change of a group, and an acknowledgement in a share group are on disk when Braid
+  answers, in the page cache when Kafka does: each is as it comes.
+- Commits: 64 consumers in 8 groups, one request for 4 partitions in flight each. 1,000 groups: one member
+  each, heartbeats and commits in turn, one request in flight each; RSS while they do.
+- Share groups: up to 500 records a request, accepted with the next one; a record counts when accepted.
+- Transactions as librdkafka makes them (partitions are added first). Bulk: one producer, 4 partitions, 5
+  requests of 100 KB in flight, a reader at read_committed; rates until the last commit, and until
+  all was read.
+- Idle members: 100 in a group (group.protocol=consumer), a connection each; CPU and RSS after they have
+  settled. A member that is refused or forgotten would fail the load.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.
 """
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -45,6 +46,14 @@ def delete(server: Server, topics: list[str]) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 3})
     for future in admin.delete_topics(topics, operation_timeout=60, request_timeout=90).values():
         future.result()
+
+
+def topic_id(server: Server, topic: str) -> bytes:
+    """The sixteen bytes by which newer verbs name the topic."""
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 3})
+    found = admin.describe_topics(TopicCollection([topic]))[topic].result().topic_id
+    halves = (found.get_most_significant_bits(), found.get_least_significant_bits())
+    return b"".join(half.to_bytes(8, signed=True) for half in halves)
 
 
 def wait_writable(server: Server, topic: str, partitions: int) -> None:

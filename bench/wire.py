@@ -19,7 +19,9 @@ CLIENT_ID = b"bench"
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 BATCH_HEADER_BYTES = 61
+ATTRIBUTES_AT = 21
 LAST_DELTA_AT = 23
+CONTROL = 0x20
 
 _batch_start = struct.Struct(">qi")
 _last_delta = struct.Struct(">i")
@@ -54,7 +56,7 @@ def record_batch(value: bytes, count: int) -> bytes:
     return struct.pack(">qiibI", 0, length, -1, 2, crc32c(checked)) + checked
 
 
-def _frame(api_key: int, version: int, body: bytes) -> bytes:
+def frame(api_key: int, version: int, body: bytes) -> bytes:
     header = struct.pack(">hhih", api_key, version, CORRELATION_ID, len(CLIENT_ID)) + CLIENT_ID + b"\0"
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -71,7 +73,7 @@ def produce_frame(topic: str, batches: Sequence[tuple[int, bytes]], acks: int) -
     for partition, batch in batches:
         body += struct.pack(">i", partition) + uvarint(len(batch) + 1) + batch + b"\0"
     body += b"\0\0"
-    return _frame(PRODUCE, PRODUCE_VERSION, bytes(body))
+    return frame(PRODUCE, PRODUCE_VERSION, bytes(body))
 
 
 def produce_error(response: bytes | memoryview) -> int:
@@ -107,14 +109,15 @@ def fetch_frame(
     max_wait_ms: int = 500,
     max_bytes: int = 52_428_800,
     partition_max_bytes: int = 1_048_576,
+    isolation: int = 0,
 ) -> bytes:
     """A whole sessionless Fetch request; the limits are librdkafka's defaults."""
-    body = bytearray(struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes, 0, 0, -1))
+    body = bytearray(struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes, isolation, 0, -1))
     body += uvarint(2) + compact(topic.encode()) + uvarint(len(positions) + 1)
     for partition, offset in positions:
         body += struct.pack(">iiqiqi", partition, -1, offset, -1, -1, partition_max_bytes) + b"\0"
     body += b"\0" + uvarint(1) + compact(b"") + b"\0"
-    return _frame(FETCH, FETCH_VERSION, bytes(body))
+    return frame(FETCH, FETCH_VERSION, bytes(body))
 
 
 class Fetched(NamedTuple):
@@ -161,6 +164,18 @@ def batches(response: memoryview, start: int, end: int) -> Iterator[tuple[int, i
         if start + 12 + length > end:
             return
         yield offset, offset + 1 + _last_delta.unpack_from(response, start + LAST_DELTA_AT)[0]
+        start += 12 + length
+
+
+def data_batches(response: memoryview, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(next offset, records) of each whole batch; the marker of a transaction has no records to count."""
+    while end - start >= BATCH_HEADER_BYTES:
+        offset, length = _batch_start.unpack_from(response, start)
+        if start + 12 + length > end:
+            return
+        last_delta = _last_delta.unpack_from(response, start + LAST_DELTA_AT)[0]
+        is_control = response[start + ATTRIBUTES_AT + 1] & CONTROL
+        yield offset + 1 + last_delta, 0 if is_control else last_delta + 1
         start += 12 + length
 
 
