@@ -86,12 +86,13 @@ class Broker:
     async def start(self) -> None:
         """Loads topics, recovers what a crash left open, and begins the recurring work."""
         self.topics.load()
-        await self._recover_active()
+        recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
         for group_id in self.sharing.load():
             self.coordinator.groups.add_share(group_id)
         await self.transactions.load()
+        self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups), (TRANSACTIONS_CHECK_S, self.transactions.expire)
@@ -209,16 +210,18 @@ class Broker:
             self._active_names.add(name)
             self._active.write(f"{name}\n".encode())
 
-    async def _recover_active(self) -> None:
+    async def _recover_active(self) -> list[Partition]:
+        """Opens what was being written when the broker died; nothing after a clean stop."""
         path = self.data / "active"
         if not self.disk.exists(path):
-            return
+            return []
         names = set(self.disk.read_file(path).decode(errors="replace").splitlines())
         partitions = [p for topic in self.topics for p in topic.partitions if str(p) in names]
         log.info("recovering %d partitions after an unclean stop", len(partitions))
         # One after the other: they share the cache of open files, and the disk is the limit.
         await self.threads.run(lambda: self._open_all(partitions))
         self.disk.unlink(path)
+        return partitions
 
     def _open_all(self, partitions: list[Partition]) -> None:
         for partition in partitions:

@@ -43,6 +43,7 @@ from braidmq.txn.events import (
 )
 from braidmq.txn.loading import Loading
 from braidmq.txn.settings import TransactionSettings
+from braidmq.txn.transaction import PREPARED, State
 from braidmq.wire.errors import ApiError, ErrorCode
 
 STATE_TOPIC = "__transaction_state"
@@ -87,6 +88,31 @@ class TransactionCoordinator:
         if loading.transactions:
             await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
+
+    def end_orphans(self, partitions: Iterable[Partition]) -> None:
+        """Aborts what is open in a partition and over for its coordinator.
+
+        A topic with flush=async may lose the marker of a transaction in a power loss, after the coordinator
+        was done with it. Nobody else would ever end it, and no reader at read_committed get past it.
+        """
+        going_on = {
+            (one.producer_id, place)
+            for one in self.transactions
+            if one.state is State.ONGOING or one.state in PREPARED
+            for place in one.places
+        }
+        for partition in partitions:
+            transactions = partition.log.producers.transactions
+            if transactions is None:
+                continue
+            place = (partition.topic, partition.index)
+            for producer_id, _, first_offset in transactions.open_transactions():
+                if (producer_id, place) in going_on:
+                    continue
+                log.warning("%s: aborting the transaction at %d, whose end was lost", partition, first_offset)
+                epoch = transactions.producer_epoch(producer_id)
+                marker = Marker(producer_id, epoch, False, self.transactions.coordinator_epoch, 0)
+                self.write_marker(place, marker, lambda _: None)
 
     def stop(self) -> None:
         self._alarm.stop()

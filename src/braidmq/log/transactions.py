@@ -28,6 +28,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, Buffer, build_batch, parse_header, records
 
 COORDINATOR_EPOCH_UNKNOWN = -1
+NO_EPOCH = -1
 PROTOCOL_2 = 2
 GUARDS_MAX = 1_000
 """Producers that may be asking the coordinator at once; the one that has waited longest loses its guard."""
@@ -182,6 +183,11 @@ class PartitionTransactions:
     def open_transactions(self) -> list[Open]:
         """Oldest first; for DescribeProducers and for finding hanging transactions."""
         return list(self._open.values())
+
+    def producer_epoch(self, producer_id: int) -> int:
+        """The highest epoch seen of a producer, NO_EPOCH if none was."""
+        known = self._producers.get(producer_id)
+        return NO_EPOCH if known is None else known.epoch
 
     def coordinator_epoch(self, producer_id: int) -> int:
         """That of a producer's newest marker, COORDINATOR_EPOCH_UNKNOWN if there is none."""

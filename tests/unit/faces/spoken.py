@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 from braidmq.broker.broker import Broker
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
+from braidmq.log.files import FileSlice
 from braidmq.net.connection import Connection, Pending
 from braidmq.wire import header, schema
 from braidmq.wire.api import response_class
@@ -47,7 +48,7 @@ class Speaker:
                 await asyncio.sleep(0.005)
             answer = answer.parts
         assert answer is not None, "no answer came"
-        whole = b"".join(cast(list[bytes], answer))
+        whole = b"".join(part.read() if isinstance(part, FileSlice) else part for part in answer)
         assert response_class(request.api) is expected
         at = 8 + (1 if header.has_response_tags(request.api, spoken) else 0)
         return schema.decode(expected, spoken, whole[at:])
