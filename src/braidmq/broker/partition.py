@@ -133,9 +133,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        high = self.high_watermark
+        return self.stable_below(self.high_watermark)
+
+    def stable_below(self, high_watermark: int) -> int:
+        """The last stable offset, for those who know the high watermark already."""
         transactions = self.log.producers.transactions
-        return high if transactions is None else transactions.last_stable_offset(high)
+        return high_watermark if transactions is None else transactions.last_stable_offset(high_watermark)
 
     # -- writing --------------------------------------------------------------------------------
 

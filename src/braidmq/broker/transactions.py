@@ -74,6 +74,7 @@ class TransactionCoordinator:
         self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(clock, self._on_due)
+        self._stopped = False
         self.transactions = Transactions(settings, producer_ids.take_now)
 
     # -- start and end --------------------------------------------------------------------------
@@ -115,6 +116,8 @@ class TransactionCoordinator:
                 self.write_marker(place, marker, lambda _: None)
 
     def stop(self) -> None:
+        """Writes nothing any more; what is decided and not finished is finished at the next start."""
+        self._stopped = True
         self._alarm.stop()
 
     def now(self) -> Moment:
@@ -159,6 +162,8 @@ class TransactionCoordinator:
     # -- effects --------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
+        if self._stopped:
+            return
         for effect in effects:
             if isinstance(effect, Reply):
                 assert callable(effect.token)

@@ -116,7 +116,12 @@ class ProducerState:
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int, append_time_ms: int = -1) -> None:
         """Remembers a batch that was appended at `base_offset`."""
-        entry = self._seen(header.producer_id, header.producer_epoch, now_ms)
+        entry = self._producers.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self._seen(header.producer_id, header.producer_epoch, now_ms)
+        else:
+            entry.last_seen_ms = now_ms
+            self._producers.move_to_end(header.producer_id)
         last_offset = base_offset + header.last_offset_delta
         if header.base_sequence != NO_SEQUENCE:
             batches, first, last = entry.batches, header.base_sequence, header.last_sequence

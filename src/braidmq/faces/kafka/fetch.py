@@ -140,7 +140,7 @@ class FetchPass:
                         records.release()
                         records = None
                 high = partition.high_watermark
-                stable = partition.last_stable_offset
+                stable = partition.stable_below(high)
                 start = partition.log.start_offset
             except ApiError as error:
                 self._results[wanted] = _refused(part.index, error)
