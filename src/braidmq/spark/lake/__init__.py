@@ -1,0 +1,34 @@
+"""Topics as Parquet, for as long as you like: archived exactly once, queried with SQL, sent back when needed.
+
+    from braidmq.spark import session
+    from braidmq.spark.lake import Archive, Lake, archive
+
+    spark, lake = session("archive"), Lake("archive/orders")
+    for step in archive(spark, lake, Archive("127.0.0.1:9092", ("orders",))):
+        print(step.rows)
+    lake.read(spark).groupBy("date").count().show()
+
+docs/lake.md is the guide; `commits.py` says how the exactly-once part works.
+"""
+
+from __future__ import annotations
+
+from braidmq.spark.lake.archive import Archive, Step, archive, follow
+from braidmq.spark.lake.commits import Conflict, LakeError
+from braidmq.spark.lake.compact import Compaction, compact, sweep
+from braidmq.spark.lake.decode import Json
+from braidmq.spark.lake.table import Lake
+
+__all__ = [
+    "Archive",
+    "Compaction",
+    "Conflict",
+    "Json",
+    "Lake",
+    "LakeError",
+    "Step",
+    "archive",
+    "compact",
+    "follow",
+    "sweep",
+]

@@ -1,0 +1,117 @@
+"""From topics to a lake, exactly once.
+
+There is no checkpoint beside the lake that could disagree with it: each commit holds files and the offsets
+up to which they go. The archiver asks the lake where it stands, reads a fixed range of offsets from there,
+writes files, and commits both. Killed before the commit, it reads the same range again, and the files of the
+first try are swept later; killed after it, it goes on behind.
+
+Only committed records are read, and a range ends before the first open transaction, so a record that is
+committed later is not passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from braidmq.client.cluster import Cluster
+from braidmq.client.groups import Groups
+from braidmq.spark.lake import ranges
+from braidmq.spark.lake.commits import LakeError, Table
+from braidmq.spark.lake.compact import compact, is_fragmented, sweep
+from braidmq.spark.lake.decode import Json, decode
+from braidmq.spark.lake.schema import DATE, dated, utc_date
+from braidmq.spark.lake.table import Lake
+
+ROWS_PER_COMMIT = 2_000_000
+ROWS_PER_FILE = 1_000_000
+INTERVAL_S = 60.0
+ARCHIVED = "archived"
+"""As `date_by`: rows lie under the day they were archived, whatever their timestamps say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What to archive, and how."""
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    rows_per_commit: int = ROWS_PER_COMMIT
+    date_by: str = "timestamp"
+    decode: Json | None = None
+    skip_lost: bool = False
+    group: str | None = None
+    """A consumer group in which the positions are published, so that tools that show lag show ours."""
+    client_options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One commit: how many rows it added, and how many offsets are still ahead."""
+
+    version: int
+    rows: int
+    files: int
+    ahead: int
+
+
+def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
+    """Archives everything that is there at the call, one step per commit."""
+    with Cluster(job.bootstrap) as cluster:
+        there = ranges.whole(cluster, job.topics)
+        table = lake.create()
+        while left := ranges.remaining(there, table.positions, job.skip_lost):
+            part = ranges.capped(left, job.rows_per_commit)
+            before = table
+            table = _archive_range(spark, lake, job, table, part)
+            if job.group is not None:
+                Groups(cluster).commit(job.group, {at: end for at, (_, end) in part.items()})
+            ahead = sum(end - start for start, end in left.values())
+            ahead -= sum(end - start for start, end in part.values())
+            yield Step(table.version, table.rows - before.rows, len(table.files), ahead)
+            if is_fragmented(table):
+                table = compact(lake, spark).table
+                sweep(lake)
+
+
+def follow(
+    spark: SparkSession, lake: Lake, job: Archive, interval_s: float = INTERVAL_S
+) -> Iterator[Step | None]:
+    """Archives for ever, looking every `interval_s`; None where there was nothing new."""
+    clock = Cluster(job.bootstrap).clock
+    while True:
+        began_s = clock.monotonic()
+        steps = 0
+        for step in archive(spark, lake, job):
+            steps += 1
+            yield step
+        if not steps:
+            yield None
+        clock.sleep(max(0.0, began_s + interval_s - clock.monotonic()))
+
+
+def _archive_range(spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges) -> Table:
+    rows = ranges.read_ranges(spark, job.bootstrap, part, job.client_options)
+    if job.decode is not None:
+        rows = decode(rows, job.decode, lake.schema(table))
+    reached: dict[str, dict[int, int]] = {}
+    for at, (_, end) in part.items():
+        reached.setdefault(at.topic, {})[at.partition] = end
+    offsets = sum(end - start for start, end in part.values())
+    files_max = 1 + offsets // ROWS_PER_FILE
+    return lake.append(with_date_by(rows, job.date_by), onto=table, reached=reached, files_max=files_max)
+
+
+def with_date_by(rows: DataFrame, by: str) -> DataFrame:
+    """Rows with the date they lie under: that of a column, or of today."""
+    if by == ARCHIVED:
+        return rows.withColumn(DATE, utc_date(fn.current_timestamp()))
+    if by != "timestamp" and by not in rows.columns:
+        raise LakeError(
+            f"there is no column {by!r} to take the date from; rows have {', '.join(rows.columns)},"
+            f" or write {ARCHIVED}"
+        )
+    return dated(rows, by)

@@ -1,0 +1,267 @@
+"""The log of commits that makes a folder of Parquet files a table.
+
+A file in the folder means nothing until a commit names it, and nothing again once a commit removes it:
+
+    DIR/_braid/log/00000000000000000007.json           one commit: files added and removed, offsets reached
+    DIR/_braid/log/00000000000000000064.snapshot.json  the sum of all commits up to that one
+    DIR/date=2026-11-15/….parquet                      rows
+
+A commit is written to a temporary file, synced, and given its number with a hard link, which fails if the
+number is taken. So a commit is there whole or not at all, two writers cannot both be number 7, and a reader
+sees the table as some commit left it. Data and the offsets up to which a topic is archived stand in the same
+commit: whoever goes on from the offsets of the last commit can neither lose nor repeat a row.
+
+What a killed writer leaves behind are files that no commit names. `sweep` takes them away once they are old.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from braidmq.platform.disk import RealDisk
+
+FORMAT_VERSION = 1
+SNAPSHOT_EVERY = 64
+NUMBER_DIGITS = 20
+SNAPSHOT_SUFFIX = ".snapshot.json"
+COMMIT_SUFFIX = ".json"
+FOLDER = "_braid"
+
+Positions = Mapping[str, Mapping[int, int]]
+"""Topic → partition → the next offset to be archived."""
+
+
+class LakeError(Exception):
+    """Something about a lake that the user has to know; one line that says what to do."""
+
+
+class Conflict(LakeError):
+    """Another writer was faster, and what was to be committed no longer fits."""
+
+
+class Operation(StrEnum):
+    CREATE = "create"
+    ARCHIVE = "archive"
+    APPEND = "append"
+    COMPACT = "compact"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFile:
+    """A Parquet file of the table; `path` is relative to the lake, the times are those of its records."""
+
+    path: str
+    rows: int
+    size_bytes: int
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One step of the table. `schema` is Spark's JSON of the whole schema where it changed."""
+
+    operation: Operation
+    at_ms: int
+    added: tuple[ParquetFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    positions: Positions = field(default_factory=dict)
+    writer: str | None = None
+    batch: int | None = None
+    schema: dict[str, Any] | None = None
+    swept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the commits up to `version` add up to; version -1 is a folder without a commit."""
+
+    version: int = -1
+    files: Mapping[str, ParquetFile] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
+    batches: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    """Files that are no longer part of the table, and since when (ms); readers may still have them open."""
+    schema: dict[str, Any] | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files.values())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files.values())
+
+    def after(self, commit: Commit) -> Table:
+        """The table with one more commit; Conflict when the commit removes what is not there."""
+        gone = [path for path in commit.removed if path not in self.files]
+        if gone:
+            raise Conflict(f"{gone[0]} is not part of the lake any more; another compaction was faster")
+        files = {path: file for path, file in self.files.items() if path not in set(commit.removed)}
+        files.update({file.path: file for file in commit.added})
+        removed = {**self.removed, **dict.fromkeys(commit.removed, commit.at_ms)}
+        swept = set(commit.swept)
+        batches = dict(self.batches)
+        if commit.writer is not None and commit.batch is not None:
+            batches[commit.writer] = commit.batch
+        return replace(
+            self,
+            version=self.version + 1,
+            files=files,
+            positions=merged(self.positions, commit.positions),
+            batches=batches,
+            removed={path: since for path, since in removed.items() if path not in swept},
+            schema=commit.schema or self.schema,
+        )
+
+
+def merged(old: Positions, new: Positions) -> dict[str, dict[int, int]]:
+    """Positions with later ones in place of earlier ones."""
+    topics = {topic: dict(partitions) for topic, partitions in old.items()}
+    for topic, partitions in new.items():
+        topics.setdefault(topic, {}).update(partitions)
+    return topics
+
+
+class CommitLog:
+    """The commits of one lake on a file system that every writer and reader sees."""
+
+    def __init__(self, lake: Path) -> None:
+        self._lake = lake
+        self._folder = lake / FOLDER / "log"
+        self._disk = RealDisk()
+
+    @property
+    def exists(self) -> bool:
+        return self._folder.is_dir()
+
+    def table(self) -> Table:
+        """The table as the newest commit left it."""
+        for _ in range(3):
+            try:
+                return self._read()
+            except FileNotFoundError:
+                # A sweep took old commits away between our look at the folder and at the files in it.
+                continue
+        raise LakeError(
+            f"{self._lake}: commits vanish while they are read; is another tool deleting files there?"
+        )
+
+    def commit(self, table: Table, commit: Commit) -> Table:
+        """Makes `commit` the one after `table`; Conflict when another took its place."""
+        after = table.after(commit)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
+        self._disk.write_atomically(temporary, _encode(commit))
+        try:
+            os.link(temporary, self._path(after.version))
+        except FileExistsError:
+            raise Conflict(
+                f"{self._lake}: another writer made commit {after.version}; nothing was changed, run it again"
+            ) from None
+        finally:
+            temporary.unlink()
+        self._disk.sync_directory(self._folder)
+        if after.version and after.version % SNAPSHOT_EVERY == 0:
+            self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_table(after))
+        return after
+
+    def forget_before_last_snapshot(self) -> int:
+        """Removes commits that the newest snapshot sums up; how many."""
+        names = self._names()
+        newest = max((number for number, name in names if name.endswith(SNAPSHOT_SUFFIX)), default=-1)
+        old = [name for number, name in names if number < newest]
+        for name in old:
+            (self._folder / name).unlink(missing_ok=True)
+        return len(old)
+
+    def _read(self) -> Table:
+        names = self._names()
+        table = Table()
+        snapshots = [number for number, name in names if name.endswith(SNAPSHOT_SUFFIX)]
+        if snapshots:
+            table = _decode_table(self._json(self._path(max(snapshots), SNAPSHOT_SUFFIX)))
+        for number, name in names:
+            if number <= table.version or name.endswith(SNAPSHOT_SUFFIX):
+                continue
+            if number != table.version + 1:
+                raise LakeError(
+                    f"{self._lake}: commit {table.version + 1} is missing from {self._folder},"
+                    f" though {number} is there; restore it from a backup"
+                )
+            table = table.after(_decode(self._json(self._folder / name)))
+        return table
+
+    def _names(self) -> list[tuple[int, str]]:
+        if not self.exists:
+            return []
+        names = [name for name in self._disk.listdir(self._folder) if name[:NUMBER_DIGITS].isdigit()]
+        return sorted((int(name[:NUMBER_DIGITS]), name) for name in names if name.endswith(COMMIT_SUFFIX))
+
+    def _path(self, number: int, suffix: str = COMMIT_SUFFIX) -> Path:
+        return self._folder / f"{number:0{NUMBER_DIGITS}d}{suffix}"
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise LakeError(f"{path}: damaged ({error}); restore it from a backup") from None
+        if content.get("format") != FORMAT_VERSION:
+            raise LakeError(
+                f"{path}: written in format {content.get('format')}, this braid knows {FORMAT_VERSION};"
+                " read it with the braid that wrote it"
+            )
+        return content
+
+
+def _encode(commit: Commit) -> bytes:
+    return json.dumps({"format": FORMAT_VERSION, **asdict(commit)}, indent=1).encode()
+
+
+def _encode_table(table: Table) -> bytes:
+    return json.dumps({"format": FORMAT_VERSION, **asdict(table)}).encode()
+
+
+def _decode(content: Mapping[str, Any]) -> Commit:
+    return Commit(
+        operation=Operation(content["operation"]),
+        at_ms=content["at_ms"],
+        added=tuple(_files(content["added"])),
+        removed=tuple(content["removed"]),
+        positions=_positions(content["positions"]),
+        writer=content["writer"],
+        batch=content["batch"],
+        schema=content["schema"],
+        swept=tuple(content["swept"]),
+    )
+
+
+def _decode_table(content: Mapping[str, Any]) -> Table:
+    return Table(
+        version=content["version"],
+        files={file.path: file for file in _files(content["files"].values())},
+        positions=_positions(content["positions"]),
+        batches=content["batches"],
+        removed=content["removed"],
+        schema=content["schema"],
+    )
+
+
+def _files(rows: Iterable[Mapping[str, Any]]) -> Iterable[ParquetFile]:
+    return (ParquetFile(**row) for row in rows)
+
+
+def _positions(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(index): at for index, at in parts.items()} for topic, parts in content.items()}

@@ -1,0 +1,120 @@
+"""Many small files into few large ones, and what nobody needs any more off the disk.
+
+Compaction reads the small files of a date, writes their rows into new files, and commits the exchange: a
+reader has the old files or the new ones, both with the same rows. Old files stay on the disk for an hour, for
+those who are still reading them; then `sweep` removes them, with whatever killed writers have left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from braidmq.spark.lake.commits import FOLDER, Commit, Conflict, LakeError, Operation, ParquetFile, Table
+from braidmq.spark.lake.schema import DATE
+from braidmq.spark.lake.table import Lake
+
+TARGET_BYTES = 128 * 1024 * 1024
+FILES_MIN = 2
+FRAGMENTED_FILES = 32
+"""An archiver compacts when a date has this many small files."""
+KEPT_AFTER_REMOVAL_MS = 3_600_000
+ORPHANS_KEPT_MS = 86_400_000
+"""Files without a commit may belong to a writer that is still at work; no write takes a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What was exchanged, and the table after it."""
+
+    files_before: int
+    files_after: int
+    rows: int
+    table: Table
+
+
+def compact(
+    lake: Lake, spark: SparkSession, target_bytes: int = TARGET_BYTES, files_min: int = FILES_MIN
+) -> Compaction:
+    """Merges the small files of each date; dates with fewer than `files_min` of them are left alone."""
+    table = lake.table()
+    before = after = rows = 0
+    for group in _groups(table.files.values(), target_bytes, files_min):
+        made, table = _merge(lake, spark, group)
+        before, after = before + len(group), after + len(made)
+        rows += sum(file.rows for file in made)
+    return Compaction(before, after, rows, table)
+
+
+def is_fragmented(table: Table, target_bytes: int = TARGET_BYTES) -> bool:
+    return any(_groups(table.files.values(), target_bytes, FRAGMENTED_FILES))
+
+
+def _groups(files: Iterable[ParquetFile], target_bytes: int, files_min: int) -> Iterator[list[ParquetFile]]:
+    """Small files of one date that together make about one file of the target size."""
+    small: dict[str, list[ParquetFile]] = {}
+    for file in files:
+        if file.size_bytes < target_bytes // 2:
+            small.setdefault(file.folder, []).append(file)
+    for _, candidates in sorted(small.items()):
+        if len(candidates) < files_min:
+            continue
+        group: list[ParquetFile] = []
+        for file in candidates:
+            group.append(file)
+            if sum(each.size_bytes for each in group) >= target_bytes:
+                yield group
+                group = []
+        if len(group) > 1:
+            yield group
+
+
+def _merge(lake: Lake, spark: SparkSession, group: list[ParquetFile]) -> tuple[list[ParquetFile], Table]:
+    table = lake.table()
+    made = lake.write(lake.frame(spark, group, lake.schema(table)), files_max=1)
+    expected, written = sum(file.rows for file in group), sum(file.rows for file in made)
+    if expected != written:
+        raise LakeError(
+            f"{lake.path}: compaction of {len(group)} files gave {written} rows instead of {expected};"
+            " nothing was changed. A file was changed outside of braid: compare with braid pipeline audit"
+        )
+    removed = tuple(file.path for file in group)
+    commit = Commit(Operation.COMPACT, lake.clock.wall_ms(), added=tuple(made), removed=removed)
+
+    def again(now: Table) -> Commit:
+        if any(path not in now.files for path in removed):
+            raise Conflict(f"{lake.path}: another compaction was faster; nothing was changed")
+        return commit
+
+    return made, lake.commit(table, commit, again)
+
+
+def sweep(lake: Lake, kept_ms: int = KEPT_AFTER_REMOVAL_MS, orphans_kept_ms: int = ORPHANS_KEPT_MS) -> int:
+    """Deletes files that have long been no part of the table; how many."""
+    table = lake.table()
+    now_ms = lake.clock.wall_ms()
+    replaced = tuple(name for name, since_ms in table.removed.items() if now_ms - since_ms >= kept_ms)
+    orphans = [
+        f"{path.parent.name}/{path.name}"
+        for path in lake.path.glob(f"{DATE}=*/*.parquet")
+        if now_ms - _changed_ms(path) >= orphans_kept_ms
+    ]
+    gone = {*replaced, *(name for name in orphans if name not in table.removed)} - set(table.files)
+    for name in gone:
+        (lake.path / name).unlink(missing_ok=True)
+    for staging in (lake.path / FOLDER / "staging").glob("*"):
+        if now_ms - _changed_ms(staging) >= orphans_kept_ms:
+            shutil.rmtree(staging, ignore_errors=True)
+    if replaced:
+        commit = Commit(Operation.SWEEP, now_ms, swept=replaced)
+        lake.commit(table, commit, lambda _: commit)
+    lake.forget_old_commits()
+    return len(gone)
+
+
+def _changed_ms(path: Path) -> int:
+    return int(path.stat().st_mtime * 1000)

@@ -1,0 +1,92 @@
+"""Topics into a table of Iceberg, Delta or another format that the user's Spark session has.
+
+These formats keep a log of commits of their own and remember which batch of which query they have; with
+Spark's checkpoint that makes an archive exactly once. Here is only the query: what is read, and which date a
+row belongs to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from braidmq.spark.lake.archive import ARCHIVED, Archive, with_date_by
+from braidmq.spark.lake.commits import LakeError
+from braidmq.spark.lake.decode import decode
+from braidmq.spark.lake.reimport import first_line
+from braidmq.spark.lake.schema import RAW
+
+PACKAGES = {
+    "delta": "io.delta:delta-spark_2.13 and spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime and a catalog (spark.sql.catalog.NAME=…)",
+}
+CHECKPOINT = "_checkpoints/braid"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table by name (`catalog.db.orders`) or by path, its format, and where the query keeps its offsets."""
+
+    format: str
+    to: str
+    checkpoint: str | None = None
+
+    @property
+    def is_path(self) -> bool:
+        return "/" in self.to
+
+    def checkpoint_location(self) -> str:
+        if self.checkpoint is not None:
+            return self.checkpoint
+        if not self.is_path:
+            raise LakeError(f"table {self.to} needs a folder for the offsets: add --checkpoint DIR")
+        return f"{self.to.rstrip('/')}/{CHECKPOINT}"
+
+
+def check_format(spark: SparkSession, name: str) -> None:
+    """LakeError when the session cannot write this format."""
+    try:
+        spark.read.format(name).load(str(Path("/nowhere")))
+    except AnalysisException as error:
+        if (error.getCondition() or "").startswith("DATA_SOURCE_NOT_FOUND"):
+            advice = PACKAGES.get(name, "the jar that has it")
+            raise LakeError(
+                f"this Spark session has no format {name!r}; start it with --config spark.jars.packages=…:"
+                f" {advice}"
+            ) from None
+    except Exception:
+        # It is there, and does not like the path: that is all we wanted to know.
+        return
+
+
+def start(spark: SparkSession, job: Archive, target: Target, every_s: float | None) -> StreamingQuery:
+    """Starts the archive: once over what there is, or every `every_s` seconds."""
+    check_format(spark, target.format)
+    if job.decode is not None and job.decode.fields is None:
+        raise LakeError(f"--format {target.format} with --decode needs the columns: add --schema")
+    if job.date_by == ARCHIVED:
+        raise LakeError(f"--date-by {ARCHIVED} is for --format parquet; a table has its own history")
+    reader = spark.readStream.format("braid").options(**job.client_options).schema(RAW)
+    reader = reader.option("bootstrap.servers", job.bootstrap).option("subscribe", ",".join(job.topics))
+    reader = reader.option("startingOffsets", "earliest").option("isolation", "read_committed")
+    reader = reader.option("failOnDataLoss", str(not job.skip_lost).lower())
+    if every_s is not None:
+        reader = reader.option("maxOffsetsPerTrigger", str(job.rows_per_commit))
+    rows = reader.option("includeHeaders", "true").load()
+    if job.decode is not None:
+        rows = decode(rows, job.decode, RAW)
+    writer = with_date_by(rows, job.date_by).writeStream.format(target.format).partitionBy("date")
+    writer = writer.option("checkpointLocation", target.checkpoint_location()).option("mergeSchema", "true")
+    writer = writer.option("fanout-enabled", "true")
+    if every_s is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{every_s} seconds")
+    try:
+        return writer.start(target.to) if target.is_path else writer.toTable(target.to)
+    except AnalysisException as error:
+        raise LakeError(f"{target.format} does not take {target.to}: {first_line(error)}") from None

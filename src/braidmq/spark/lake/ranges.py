@@ -1,0 +1,106 @@
+"""Pieces of topics with a fixed beginning and end, so that reading one twice gives the same rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.client.admin import Admin
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.consumer import Start
+from braidmq.client.offsets import list_offsets
+from braidmq.spark.lake.commits import LakeError, Positions
+from braidmq.spark.lake.schema import RAW
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+READ_COMMITTED = 1
+ClientOptions = Mapping[str, str]
+"""Options of `format("braid")` about the connection, such as security.protocol."""
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+"""Partition → first offset, and the one behind the last."""
+
+
+def partitions_of(cluster: Cluster, topics: Iterable[str]) -> list[TopicPartition]:
+    """Every partition of these topics, which must exist: asking does not create them."""
+    admin = Admin(cluster)
+    return [TopicPartition(topic, index) for topic in topics for index in admin.partition_indexes(topic)]
+
+
+def whole(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
+    """Everything that is readable now, up to the first transaction that is still open."""
+    partitions = partitions_of(cluster, topics)
+    starts = list_offsets(cluster, dict.fromkeys(partitions, int(Start.EARLIEST)))
+    ends = list_offsets(cluster, dict.fromkeys(partitions, int(Start.LATEST)), READ_COMMITTED)
+    return {at: (starts[at].offset, max(ends[at].offset, starts[at].offset)) for at in partitions}
+
+
+def remaining(
+    there: Ranges, reached: Positions, skip_lost: bool = False
+) -> dict[TopicPartition, tuple[int, int]]:
+    """What of `there` comes after `reached`; LakeError where retention was faster, unless that is skipped."""
+    left = {}
+    for at, (start, end) in there.items():
+        position = reached.get(at.topic, {}).get(at.partition)
+        if position is not None and position < start and not skip_lost:
+            raise LakeError(
+                f"{at}: offsets {position} to {start - 1} are gone, retention or a trim was faster than the"
+                " archive; --skip-lost goes on with what is left"
+            )
+        if position is not None and position > end:
+            raise LakeError(
+                f"{at} ends at offset {end}, but {position} were archived: it was deleted and made again;"
+                " archive the new topic into a folder of its own"
+            )
+        begin = start if position is None else max(position, start)
+        if begin < end:
+            left[at] = (begin, end)
+    return left
+
+
+def capped(ranges: Ranges, rows_max: int) -> dict[TopicPartition, tuple[int, int]]:
+    """The beginning of each range, in proportion to its length, about `rows_max` offsets in all."""
+    total = sum(end - start for start, end in ranges.values())
+    if total <= rows_max:
+        return dict(ranges)
+    return {
+        at: (start, start + max(1, (end - start) * rows_max // total)) for at, (start, end) in ranges.items()
+    }
+
+
+def read_ranges(
+    spark: SparkSession,
+    bootstrap: str,
+    ranges: Ranges,
+    options: ClientOptions | None = None,
+    schema: StructType | None = None,
+) -> DataFrame:
+    """The committed records of these ranges, with their headers; `schema` names the columns wanted."""
+    ranges = {at: span for at, span in ranges.items() if span[0] < span[1]}
+    wanted = schema or RAW
+    if not ranges:
+        return spark.createDataFrame([], wanted)
+    reader = spark.read.format("braid").options(**(options or {})).schema(wanted)
+    reader = reader.option("bootstrap.servers", bootstrap).option("assign", _assigned(ranges))
+    reader = reader.option("startingOffsets", offsets_json({at: span[0] for at, span in ranges.items()}))
+    reader = reader.option("endingOffsets", offsets_json({at: span[1] for at, span in ranges.items()}))
+    return reader.option("includeHeaders", "true").option("isolation", "read_committed").load()
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """Offsets as the options of Spark's Kafka source take them."""
+    topics: dict[str, dict[str, int]] = {}
+    for at, offset in offsets.items():
+        topics.setdefault(at.topic, {})[str(at.partition)] = offset
+    return json.dumps(topics)
+
+
+def _assigned(ranges: Ranges) -> str:
+    topics: dict[str, list[int]] = {}
+    for at in ranges:
+        topics.setdefault(at.topic, []).append(at.partition)
+    return json.dumps(topics)

@@ -1,0 +1,280 @@
+"""A lake: rows of topics as Parquet, partitioned by date, with a log of commits (`commits.py`) beside them.
+
+    lake = Lake("archive/orders")
+    lake.read(spark).groupBy("date").count().show()
+
+Rows keep everything a record has: key, value, headers, timestamp, and the topic, partition and offset it came
+from. Columns may be added over time (decoded fields of the value); files written before show null there.
+
+Files are written into a staging folder first, synced, moved to their date, and only then committed. Readers
+go by the commits, so half a batch is never seen. The folder must be one that the driver and all executors
+see: a local disk with a local master, a shared file system otherwise.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
+
+from braidmq.platform.clock import Clock, SystemClock
+from braidmq.platform.disk import RealDisk
+from braidmq.spark.lake.commits import (
+    FOLDER,
+    Commit,
+    CommitLog,
+    Conflict,
+    LakeError,
+    Operation,
+    ParquetFile,
+    Positions,
+    Table,
+)
+from braidmq.spark.lake.schema import DATE, RAW, dated, evolve, with_date
+
+ROWS_PER_FILE_MAX = 5_000_000
+CODEC = "zstd"
+SORTED_BY = ("topic", "partition", "offset")
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+COMMIT_ATTEMPTS = 10
+
+
+class Lake:
+    """One lake folder. An object holds no state but the path: every call sees the newest commit."""
+
+    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+        self.path = _local(str(path))
+        self.clock = clock or SystemClock()
+        self._log = CommitLog(self.path)
+        self._disk = RealDisk()
+
+    @property
+    def exists(self) -> bool:
+        return self._log.exists
+
+    def table(self) -> Table:
+        """The files, positions and schema of the newest commit; LakeError where there is no lake."""
+        if not self.exists:
+            raise LakeError(f"{self.path} is not a lake; braid lake archive TOPIC --to {self.path} makes one")
+        return self._log.table()
+
+    def create(self, schema: StructType = RAW) -> Table:
+        """The table, which is made, with these columns, if it is not there yet."""
+        table = self._log.table()
+        if table.version >= 0:
+            return table
+        # A writer that was killed early may have left our own folder behind, and nothing in it.
+        if self.path.exists() and any(entry.name != FOLDER for entry in self.path.iterdir()):
+            raise LakeError(f"{self.path} holds files and is not a lake; choose an empty or a new folder")
+        first = Commit(Operation.CREATE, self.clock.wall_ms(), schema=with_date(schema).jsonValue())
+        try:
+            return self._log.commit(table, first)
+        except Conflict:
+            return self._log.table()
+
+    def schema(self, table: Table | None = None) -> StructType:
+        """Every column that any file may have, the date last."""
+        stored = (table or self.table()).schema
+        return StructType.fromJson(stored) if stored else with_date(RAW)
+
+    # Reading
+
+    def read(
+        self,
+        spark: SparkSession,
+        from_ms: int | None = None,
+        until_ms: int | None = None,
+        table: Table | None = None,
+    ) -> DataFrame:
+        """The rows of one commit, of a time range if given (without `until_ms`); other files are skipped."""
+        table = table or self.table()
+        files = [file for file in table.files.values() if _overlaps(file, from_ms, until_ms)]
+        rows = self.frame(spark, files, self.schema(table))
+        if from_ms is not None:
+            rows = rows.filter(fn.col("timestamp") >= fn.timestamp_millis(fn.lit(from_ms)))
+        if until_ms is not None:
+            rows = rows.filter(fn.col("timestamp") < fn.timestamp_millis(fn.lit(until_ms)))
+        return rows
+
+    def frame(self, spark: SparkSession, files: Sequence[ParquetFile], schema: StructType) -> DataFrame:
+        """The rows of some files, with null in columns that were added after they were written."""
+        if not files:
+            return spark.createDataFrame([], schema)
+        paths = [str(self.path / file.path) for file in files]
+        return spark.read.schema(schema).option("basePath", str(self.path)).parquet(*paths)
+
+    # Writing
+
+    def append(
+        self,
+        rows: DataFrame,
+        *,
+        onto: Table | None = None,
+        writer: str | None = None,
+        batch: int | None = None,
+        reached: Positions | None = None,
+        files_max: int | None = None,
+    ) -> Table:
+        """Adds rows as one commit and returns the table after it.
+
+        `writer` and `batch` name a unit of work, such as a streaming query and its batch: doing it again
+        changes nothing. `reached` are the offsets up to which topics are now archived, in continuation of
+        those of `onto`; if another archiver has moved them meanwhile, nothing is added.
+        """
+        table = onto or self.create(rows.schema)
+        if _is_done(table, writer, batch):
+            return table
+        schema = self.schema(table)
+        evolved = evolve(schema, rows.schema)
+        files = self.write(dated(rows), files_max)
+        commit = Commit(
+            Operation.APPEND if reached is None else Operation.ARCHIVE,
+            self.clock.wall_ms(),
+            added=tuple(files),
+            positions=reached or {},
+            writer=writer,
+            batch=batch,
+            schema=evolved.jsonValue() if evolved != schema else None,
+        )
+        return self.commit(table, commit, lambda now: self._still_fits(table, now, commit))
+
+    def _still_fits(self, before: Table, now: Table, commit: Commit) -> Commit | None:
+        """The commit for a table that others have changed meanwhile; None when its work is already done."""
+        if _is_done(now, commit.writer, commit.batch):
+            return None
+        for topic, partitions in commit.positions.items():
+            for partition in partitions:
+                was = before.positions.get(topic, {}).get(partition)
+                if was != now.positions.get(topic, {}).get(partition):
+                    raise Conflict(
+                        f"{self.path}: another archiver is at work on {topic}-{partition};"
+                        " stop one of the two, nothing was written twice"
+                    )
+        if commit.schema is not None:
+            ours = StructType.fromJson(commit.schema)
+            return replace(commit, schema=evolve(self.schema(now), ours).jsonValue())
+        return commit
+
+    def commit(self, table: Table, commit: Commit, again: Callable[[Table], Commit | None]) -> Table:
+        """Commits, and when others were faster asks `again` what to commit on top of theirs."""
+        wanted: Commit | None = commit
+        for _ in range(COMMIT_ATTEMPTS):
+            if wanted is None:
+                return table
+            try:
+                return self._log.commit(table, wanted)
+            except Conflict:
+                table = self._log.table()
+                wanted = again(table)
+        raise Conflict(f"{self.path}: others commit faster than we can; run it again")
+
+    def forget_old_commits(self) -> int:
+        return self._log.forget_before_last_snapshot()
+
+    def write(self, rows: DataFrame, files_max: int | None = None) -> list[ParquetFile]:
+        """Writes rows that have a date as files of that date, synced; no reader sees them before a commit."""
+        staging = self.path / FOLDER / "staging" / uuid.uuid4().hex
+        try:
+            self._stage(rows, files_max, staging)
+            return self._move_in(staging)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _stage(self, rows: DataFrame, files_max: int | None, staging: Path) -> None:
+        order = [name for name in SORTED_BY if name in rows.columns]
+        if files_max is not None:
+            rows = rows.repartition(files_max, DATE, *order[:-1])
+        rows = rows.sortWithinPartitions(DATE, *order)
+        with _setting(rows.sparkSession, TIMESTAMPS, "TIMESTAMP_MICROS"):
+            writer = rows.write.partitionBy(DATE).option("compression", CODEC)
+            writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).parquet(str(staging))
+
+    def _move_in(self, staging: Path) -> list[ParquetFile]:
+        files: list[ParquetFile] = []
+        folders = {self.path}
+        for written in sorted(staging.glob(f"{DATE}=*/*.parquet")):
+            self._sync(written)
+            folder = self.path / written.parent.name
+            folder.mkdir(exist_ok=True)
+            folders.add(folder)
+            target = folder / f"{staging.name}-{len(files):04d}.parquet"
+            files.append(self._described(written, f"{folder.name}/{target.name}"))
+            written.rename(target)
+        for each in folders:
+            self._disk.sync_directory(each)
+        return files
+
+    def _sync(self, path: Path) -> None:
+        file = self._disk.open(path)
+        try:
+            file.fdatasync()
+        finally:
+            file.close()
+
+    def _described(self, written: Path, path: str) -> ParquetFile:
+        """What the footer of a Parquet file says about it."""
+        footer = pq.read_metadata(written)
+        first_ms, last_ms = _time_range_ms(footer)
+        return ParquetFile(path, footer.num_rows, written.stat().st_size, first_ms, last_ms)
+
+
+def _time_range_ms(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
+    """The earliest and the latest timestamp of a file, where its footer has them."""
+    found = []
+    for index in range(footer.num_row_groups):
+        group = footer.row_group(index)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        times = next((each.statistics for each in columns if each.path_in_schema == "timestamp"), None)
+        if times is None or not times.has_min_max:
+            return None, None
+        # Raw, in microseconds: as a datetime a wild timestamp could not be shown.
+        found.append((times.min_raw // 1000, times.max_raw // 1000))
+    if not found:
+        return None, None
+    return min(first for first, _ in found), max(last for _, last in found)
+
+
+def _overlaps(file: ParquetFile, from_ms: int | None, until_ms: int | None) -> bool:
+    if file.first_ms is None or file.last_ms is None:
+        return True
+    return (from_ms is None or file.last_ms >= from_ms) and (until_ms is None or file.first_ms < until_ms)
+
+
+def _is_done(table: Table, writer: str | None, batch: int | None) -> bool:
+    return writer is not None and batch is not None and table.batches.get(writer, -1) >= batch
+
+
+def _local(path: str) -> Path:
+    """The folder behind a path or a file: address."""
+    parsed = urlparse(path)
+    if parsed.scheme == "file":
+        return Path(unquote(parsed.path))
+    if "://" in path:
+        raise LakeError(
+            f"{path}: a lake of plain Parquet needs a file system with hard links, such as a local or mounted"
+            " one; for object stores and HDFS use --format iceberg or --format delta"
+        )
+    return Path(path).absolute()
+
+
+@contextmanager
+def _setting(spark: SparkSession, name: str, wanted: str) -> Iterator[None]:
+    """A setting of the session for a while: Parquet's timestamps are one, and not an option of a write."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, wanted)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
