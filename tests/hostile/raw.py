@@ -107,6 +107,14 @@ class Reader:
         length = self.i16()
         return None if length < 0 else self.take(length).decode()
 
+    def compact(self) -> str | None:
+        length = shift = 0
+        while (digit := self.i8()) & 0x80:
+            length |= (digit & 0x7F) << shift
+            shift += 7
+        length |= digit << shift
+        return None if length == 0 else self.take(length - 1).decode()
+
     def data(self) -> bytes:
         length = self.i32()
         return b"" if length < 0 else self.take(length)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from braidmq.group.admission import MEMBER_BYTES, weight_of_protocols
 from braidmq.group.events import (
     NO_MEMBER,
     DescribedMember,
@@ -186,7 +187,12 @@ class ClassicGroup(Rebalancing):
             self.roster.leader = stored.leader
             self.state = State.STABLE
 
-    # What administrators see
+    # What administrators see, and what it costs
+
+    def weight_bytes(self) -> int:
+        """What is kept for its members, and for those whose ids were given out."""
+        members = sum(weight_of_protocols(one.protocols) for one in self.roster.members.values())
+        return members + MEMBER_BYTES * len(self.roster.expected)
 
     def describe(self) -> Description:
         """The group as DescribeGroups shows it: what members say only counts once they have agreed."""

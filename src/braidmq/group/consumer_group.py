@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from braidmq.group.admission import weight_of_protocols, weight_of_topics
 from braidmq.group.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, NOTHING, Partition, Partitions, Reader
 from braidmq.group.catalog import Catalog, Topic
 from braidmq.group.consumer_member import (
@@ -340,6 +341,9 @@ class ConsumerGroup:
             names |= topics | self._matched.get(pattern, frozenset())
         for name in self.subscribed_topics.keys() - names:
             del self.subscribed_topics[name]
+        in_use = {pattern for _, pattern in self._subscriptions}
+        for pattern in self._matched.keys() - in_use:
+            del self._matched[pattern]
 
     def _bump(self) -> None:
         self.epoch += 1
@@ -366,6 +370,14 @@ class ConsumerGroup:
         self.targets = targets
         self.target_epoch = self.epoch
         self._target_computed_ms = now_ms
+
+    def weight_bytes(self) -> int:
+        """What is kept for its members."""
+        return sum(
+            weight_of_topics(one.topics, one.pattern)
+            + (0 if one.classic is None else weight_of_protocols(one.classic.protocols))
+            for one in self.members.values()
+        )
 
     # Silence
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from braidmq.group import consumer_records, mixed
+from braidmq.group.admission import Admission
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
@@ -72,6 +73,7 @@ class Groups:
         self._offsets: dict[str, OffsetTable] = {}
         self._groups_of_producer: dict[int, set[str]] = {}
         """Where transactions that have not ended hold offsets."""
+        self._admission = Admission(settings, lambda: sum(one.weight_bytes() for one in self))
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
 
@@ -93,6 +95,7 @@ class Groups:
     def join(self, group_id: str, request: Join, token: Token, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         try:
+            self._admission.check_join(group_id, request, now_ms)
             found = self._groups.get(group_id)
             if isinstance(found, ConsumerGroup) and self._goes_back(found, request):
                 found.remove(found.members[found.static[request.instance_id or ""]])
@@ -193,6 +196,7 @@ class Groups:
         """The answer, and what has to be written before it is sent. Raises ApiError."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+        self._admission.check_beat(group_id, beat, now_ms)
         before = self._groups.get(group_id)
         if isinstance(before, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
@@ -253,6 +257,7 @@ class Groups:
         """The answer to a member of a share group. Raises ApiError."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+        self._admission.check_beat(group_id, beat, now_ms)
         group = self._groups.get(group_id)
         if group is None and beat.member_epoch == JOINING_EPOCH:
             self._check_room()
@@ -324,6 +329,7 @@ class Groups:
         if group is None:
             if generation >= 0:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
+            self._admission.check_group(group_id)
             self._check_room()
             group = self._create(group_id, now_ms)
         group.check_commit(member_id, instance_id, generation, now_ms, transactional)
@@ -396,8 +402,6 @@ class Groups:
 
     def delete(self, group_id: str) -> tuple[ErrorCode, tuple[KeyValue, ...]]:
         """DeleteGroups: a group without members and its offsets; what has to be written before the answer."""
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID, ()
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()

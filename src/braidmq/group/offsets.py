@@ -42,14 +42,17 @@ class Expirable(NamedTuple):
     """How long the group has had no members; None where only the age of each commit counts."""
 
 
-def checked_metadata(metadata: str | None, bytes_max: int) -> str:
-    """The text a client attached to a commit; null is empty."""
+def checked_metadata(metadata: str | None, length_max: int) -> str:
+    """The text a client attached to a commit; null is empty.
+
+    Kafka calls its limit one of bytes (offset.metadata.max.bytes) and counts characters.
+    """
     if metadata is None:
         return ""
-    if len(metadata) > bytes_max or len(metadata.encode()) > bytes_max:
+    if len(metadata) > length_max:
         raise ApiError(
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            f"the metadata of an offset may have {bytes_max} bytes at most",
+            f"the metadata of an offset may have {length_max} characters at most",
         )
     return metadata
 

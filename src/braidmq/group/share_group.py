@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from braidmq.group.admission import weight_of_topics
 from braidmq.group.assignors import NOTHING, Partitions, Reader, assign_shared
 from braidmq.group.catalog import Catalog, Topic
 from braidmq.group.consumer_group import Beat
@@ -138,6 +139,10 @@ class ShareGroup:
         counts = {topic.topic_id: topic.partitions for topic in found.values()}
         self.targets = assign_shared(readers, counts)
         self._target_epoch = self.epoch
+
+    def weight_bytes(self) -> int:
+        """What is kept for its members."""
+        return sum(weight_of_topics(one.topics, "") for one in self.members.values())
 
     def next_deadline(self) -> int | None:
         """When `tick` is to be called."""

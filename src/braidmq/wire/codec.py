@@ -28,7 +28,14 @@ from functools import cache
 from typing import Any, NoReturn
 
 from braidmq.wire.errors import ProtocolError
-from braidmq.wire.primitives import check_tag_count, finish_uvarint, read_uvarint, skip_tagged_fields, uvarint
+from braidmq.wire.primitives import (
+    check_tag_count,
+    finish_string_length,
+    finish_uvarint,
+    read_uvarint,
+    skip_tagged_fields,
+    uvarint,
+)
 from braidmq.wire.schema import Field, Kind, Message
 
 FIXED = frozenset(
@@ -142,6 +149,7 @@ class _Reader(_Codec):
         self.scope.update(
             new=object.__new__,
             finish_uvarint=finish_uvarint,
+            finish_string_length=finish_string_length,
             read_uvarint=read_uvarint,
             skip_tagged_fields=skip_tagged_fields,
             check_tag_count=check_tag_count,
@@ -204,7 +212,8 @@ class _Reader(_Codec):
         self.fixed(length, "B" if self.flexible else classic_code)
         self.flush()
         if self.flexible:
-            self.line(f"if {length} > 127: {length}, at = finish_uvarint(view, at, {length})")
+            finish = "finish_string_length" if classic_code == "h" else "finish_uvarint"
+            self.line(f"if {length} > 127: {length}, at = {finish}(view, at, {length})")
             self.line(f"{length} -= 1")
         return length
 

@@ -15,6 +15,10 @@ ZERO_UUID = bytes(16)
 TAGGED_FIELDS_MAX = 128
 """Tagged fields one structure may carry. Kafka 4.2 defines at most four; a flood only burns our time."""
 
+STRING_BYTES_MAX = 0x7FFF
+"""Bytes of a string. Compact lengths could say more, but Kafka reads no more either (and what is stored
+under such a name could not be written in the classic encoding)."""
+
 UVARINT_BYTES_MAX = 5
 UVARINT_MAX = 0xFFFF_FFFF
 
@@ -55,6 +59,14 @@ def finish_uvarint(view: View, at: int, first: int) -> tuple[int, int]:
                 raise ProtocolError(f"varint at byte {at - UVARINT_BYTES_MAX} does not fit in 32 bits")
             return value, at
     raise ProtocolError(f"varint at byte {at - UVARINT_BYTES_MAX} is longer than {UVARINT_BYTES_MAX} bytes")
+
+
+def finish_string_length(view: View, at: int, first: int) -> tuple[int, int]:
+    """As `finish_uvarint`, for the length of a string."""
+    length, at = finish_uvarint(view, at, first)
+    if length > STRING_BYTES_MAX + 1:
+        raise ProtocolError(f"a string of {length - 1} bytes; at most {STRING_BYTES_MAX} are read")
+    return length, at
 
 
 def skip_tagged_fields(view: View, at: int, count: int) -> int:

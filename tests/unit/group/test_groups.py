@@ -81,11 +81,13 @@ def test_requests_to_a_group_that_does_not_exist_get_the_codes_of_kafka() -> Non
 
 
 def test_a_group_needs_an_id() -> None:
-    """C4: an empty group id is refused with its own code."""
+    """C4: an empty group id is refused with its own code; only commits know such a group, as in Kafka."""
     groups = new_groups()
     assert joined(groups.join("", join(), 1, 0)).code is ErrorCode.INVALID_GROUP_ID
     assert groups.heartbeat("", "me", None, 1, 0) is ErrorCode.INVALID_GROUP_ID
-    assert groups.delete("") == (ErrorCode.INVALID_GROUP_ID, ())
+    assert groups.delete("") == (ErrorCode.GROUP_ID_NOT_FOUND, ())
+    groups.check_commit("", "", None, -1, 0, 9)
+    assert groups.delete("")[0] is ErrorCode.NONE
 
 
 def test_a_flood_of_groups_is_stopped() -> None:

@@ -34,11 +34,12 @@ def test_the_last_commit_of_a_partition_counts() -> None:
     assert table.topics() == {"orders": [0, 1]}
 
 
-def test_metadata_is_limited_in_bytes() -> None:
-    """C6: 4,096 bytes are kept, one more is refused, and null counts as empty."""
+def test_metadata_is_limited_in_length() -> None:
+    """C6: 4,096 characters are kept, as Kafka counts them; one more is refused, and null counts as empty."""
     assert checked_metadata(None, 4096) == ""
     assert checked_metadata("x" * 4096, 4096) == "x" * 4096
-    for too_long in ("x" * 4097, "é" * 2049):
+    assert checked_metadata("é" * 4096, 4096) == "é" * 4096
+    for too_long in ("x" * 4097, "é" * 4097):
         with pytest.raises(ApiError) as refused:
             checked_metadata(too_long, 4096)
         assert refused.value.code is ErrorCode.OFFSET_METADATA_TOO_LARGE

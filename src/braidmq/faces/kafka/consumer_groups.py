@@ -27,11 +27,17 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 _CONSUMER_MEMBER = 1
+_OWN_ID_FROM = 1
+"""The version from which on members make their ids themselves (KIP-1082)."""
 
 
 async def consumer_group_heartbeat(
     face: KafkaFace, request: ConsumerGroupHeartbeatRequest, asked: Asked
 ) -> ConsumerGroupHeartbeatResponse:
+    if asked.version >= _OWN_ID_FROM and not request.member_id:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=int(ErrorCode.INVALID_REQUEST), error_message="a member makes its id itself"
+        )
     names = request.subscribed_topic_names
     beat = Heartbeat(
         member_id=request.member_id,
