@@ -274,6 +274,9 @@ class Connection:
         if isinstance(answer, Pending):
             answer.attach(self)
             self._wait_for(answer)
+            if answer.done:
+                # What it would have waited for was there before anybody waited.
+                self.on_answered()
         elif self._answers:
             waiting = Pending()
             waiting.complete(answer)

@@ -179,6 +179,32 @@ def test_a_later_answer_waits_for_an_earlier_one(connect: Peers) -> None:
     connect.run(run())
 
 
+def test_an_answer_that_is_complete_before_anybody_waits_is_sent(connect: Peers) -> None:
+    """W2: a handler may turn out not to have to wait; its answer still keeps its place."""
+
+    async def run() -> None:
+        late = Pending()
+
+        def answer(body: bytes) -> Pending:
+            if body == b"late":
+                return late
+            done = Pending()
+            done.complete([body])
+            return done
+
+        peer = connect(answer)
+        await peer.send(frame(b"first"))
+        assert await peer.receive(5) == b"first"
+        await peer.send(frame(b"late") + frame(b"then"))
+        await settle()
+        with pytest.raises(BlockingIOError):
+            peer.client.recv(1)
+        late.complete([b"late"])
+        assert await peer.receive(8) == b"latethen"
+
+    connect.run(run())
+
+
 def test_file_ranges_are_sent_between_bytes_and_released(connect: Peers, tmp_path: Path) -> None:
     """W3: a range of a file goes out as it is on disk."""
     path = tmp_path / "segment"
