@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Protocol
+from braidmq.group.events import Join, Protocol, Sync
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -25,7 +25,7 @@ Weigh = Callable[[], int]
 
 
 class Admission:
-    """Checks requests that would make a group remember something."""
+    """Checks requests by which members make a group remember something."""
 
     def __init__(self, settings: GroupSettings, weigh: Weigh) -> None:
         self._settings = settings
@@ -44,26 +44,38 @@ class Admission:
         """Raises ApiError if a JoinGroup brings too much."""
         self.check_group(group_id)
         self._check_names(request.member_id, request.instance_id, request.client_id, request.protocol_type)
-        self._admit(weight_of_protocols(request.protocols), now_ms)
+        weight_bytes = weight_of_protocols(request.protocols)
+        self._check_size(weight_bytes)
+        self._admit(weight_bytes, now_ms)
+
+    def check_sync(self, request: Sync, now_ms: int) -> None:
+        """Raises ApiError if a leader hands out too much."""
+        sizes = [len(assignment) for _, assignment in request.assignments]
+        self._check_size(max(sizes, default=0))
+        self._admit(sum(sizes), now_ms)
 
     def check_beat(self, group_id: str, beat: Heartbeat, now_ms: int) -> None:
         """Raises ApiError if a heartbeat brings too much; most bring nothing."""
         if beat.topics is None and beat.pattern is None:
             return
         self._check_names(group_id, beat.member_id, beat.instance_id, beat.rack_id, beat.client_id)
-        self._admit(weight_of_topics(beat.topics or frozenset(), beat.pattern or ""), now_ms)
+        weight_bytes = weight_of_topics(beat.topics or frozenset(), beat.pattern or "")
+        self._check_size(weight_bytes)
+        self._admit(weight_bytes, now_ms)
 
     def _check_names(self, *names: str | None) -> None:
         most = self._settings.group_name_max_bytes
         if any(name is not None and _too_long(name, most) for name in names):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"an id may have {most} bytes at most")
 
-    def _admit(self, weight_bytes: int, now_ms: int) -> None:
+    def _check_size(self, size_bytes: int) -> None:
         most = self._settings.group_member_max_bytes
-        if weight_bytes > most:
+        if size_bytes > most:
             raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a member brings {weight_bytes} bytes, and may bring {most}"
+                ErrorCode.MESSAGE_TOO_LARGE, f"{size_bytes} bytes for one member, who may have {most}"
             )
+
+    def _admit(self, weight_bytes: int, now_ms: int) -> None:
         most = self._settings.group_members_max_bytes
         if self._estimate_bytes + weight_bytes > most and self._may_weigh(now_ms):
             self._estimate_bytes = self._weigh()

@@ -191,8 +191,9 @@ class ClassicGroup(Rebalancing):
 
     def weight_bytes(self) -> int:
         """What is kept for its members, and for those whose ids were given out."""
-        members = sum(weight_of_protocols(one.protocols) for one in self.roster.members.values())
-        return members + MEMBER_BYTES * len(self.roster.expected)
+        members = self.roster.members.values()
+        said = sum(weight_of_protocols(one.protocols) + len(one.assignment) for one in members)
+        return said + MEMBER_BYTES * len(self.roster.expected)
 
     def describe(self) -> Description:
         """The group as DescribeGroups shows it: what members say only counts once they have agreed."""

@@ -149,6 +149,10 @@ class Groups:
                 return [Reply(token, mixed.sync(group, request, self._catalog(), now_ms))]
             except ApiError as error:
                 return [Reply(token, Synced(error.code))]
+        try:
+            self._admission.check_sync(request, now_ms)
+        except ApiError as error:
+            return [Reply(token, Synced(error.code))]
         effects = group.sync(request, token, now_ms)
         self._set_alarm(group)
         return effects

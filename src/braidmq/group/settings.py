@@ -40,7 +40,7 @@ class GroupSettings:
     group_name_max_bytes: int = 1_000
     """Ids of groups, members, instances, racks and clients."""
     group_member_max_bytes: int = 524_288
-    """What one member may say about itself: half of what fits a record batch."""
+    """What one member may say about itself, and be told by its leader."""
     group_members_max_bytes: int = 134_217_728
     """What the members of all groups may say together."""
     new_member_join_timeout_ms: int = 5 * MS_PER_MINUTE

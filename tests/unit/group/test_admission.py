@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.group.admission import MEMBER_BYTES
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Joined, Leaver, Protocol, Reply
+from braidmq.group.events import Join, Joined, Leaver, Protocol, Reply, Sync
 from braidmq.group.groups import Groups
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -126,6 +126,21 @@ def test_a_flood_of_members_is_stopped_and_those_who_are_there_go_on() -> None:
     again = join("late", groups, 1_000)
     assert again is not None
     assert again.code is ErrorCode.NONE
+
+
+def test_a_leader_may_not_hand_out_too_much() -> None:
+    """W5 C4: neither to one member nor to all of them; the group waits for another try."""
+    groups = new_groups(group_members_max_bytes=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
+    leader = join("g", groups)
+    assert leader is not None
+    me = leader.member_id
+    for assignments in (((me, bytes(600_000)),), tuple((f"m{number}", bytes(2_000)) for number in range(10))):
+        (refused,) = groups.sync("g", Sync(me, leader.generation, assignments), 1, 0)
+        assert isinstance(refused, Reply)
+        assert refused.answer.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.POLICY_VIOLATION)
+    _, answered = groups.sync("g", Sync(me, leader.generation, ((me, b"yours"),)), 1, 1_000)
+    assert isinstance(answered, Reply)
+    assert answered.answer.code is ErrorCode.NONE
 
 
 def test_who_joins_again_and_again_does_not_use_up_the_room() -> None:
