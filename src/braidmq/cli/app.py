@@ -15,7 +15,7 @@ import typer
 
 from braidmq import __version__
 from braidmq.address import AddressError
-from braidmq.cli import config, doctor, group, perf, send, tail, topic, txn
+from braidmq.cli import config, doctor, group, perf, pipeline, send, tail, topic, txn
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import ConfigError
 from braidmq.wire.errors import ApiError
@@ -61,6 +61,7 @@ app.add_typer(txn.app, name="txn")
 app.command("send")(send.send)
 app.command("tail")(tail.tail)
 app.add_typer(perf.app, name="perf")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 
 

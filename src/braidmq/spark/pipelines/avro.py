@@ -1,0 +1,185 @@
+"""Avro values to columns and back, in Python: Spark's own Avro reader is a jar that its wheel does not carry.
+
+An Avro record becomes a struct; unions with null become columns that may be null. Other unions have no column
+type and are refused when the schema is read, before anything runs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.model import AvroSchema, Framing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REGISTRY_HEADER_BYTES = 5
+_PLAIN = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "string": "string",
+    "fixed": "binary",
+    "enum": "string",
+}
+_LOGICAL = {
+    "date": "date",
+    "timestamp-millis": "timestamp",
+    "timestamp-micros": "timestamp",
+    "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
+    "uuid": "string",
+}
+
+
+def parse(schema: AvroSchema) -> Any:
+    """The schema as fastavro wants it."""
+    try:
+        import fastavro
+    except ImportError:
+        raise PipelineError("Avro needs fastavro; install it with: pip install 'braidmq[spark]'") from None
+    try:
+        return fastavro.parse_schema(json.loads(schema.text))
+    except ValueError as error:
+        raise PipelineError(f"the Avro schema is not JSON: {error}") from None
+    except Exception as error:
+        raise PipelineError(f"the Avro schema cannot be used: {error}") from None
+
+
+def ddl(schema: AvroSchema) -> str:
+    """The columns of a schema, as a DDL string."""
+    parsed = parse(schema)
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+        raise PipelineError("the Avro schema must be a record: its fields become columns")
+    named: dict[str, Any] = {}
+    return ", ".join(_column(field, " ", named) for field in parsed["fields"])
+
+
+def _column(field: dict[str, Any], separator: str, named: dict[str, Any]) -> str:
+    kind, nullable = _type(field["type"], named, field["name"])
+    required = "" if nullable or separator == ": " else " NOT NULL"
+    return f"`{field['name']}`{separator}{kind}{required}"
+
+
+def _type(schema: Any, named: dict[str, Any], where: str) -> tuple[str, bool]:
+    """A type in DDL, and whether it may be null."""
+    if isinstance(schema, list):
+        real = [each for each in schema if each != "null"]
+        if len(real) != 1:
+            raise PipelineError(f"Avro field {where}: a union of {len(real)} types cannot be a column")
+        return _type(real[0], named, where)[0], len(real) < len(schema)
+    if isinstance(schema, str):
+        if schema in named:
+            return _type(named[schema], named, where)
+        if schema not in _PLAIN:
+            raise PipelineError(f"Avro field {where}: type {schema} cannot be a column")
+        return _PLAIN[schema], False
+    return _complex(schema, named, where), False
+
+
+def _complex(schema: dict[str, Any], named: dict[str, Any], where: str) -> str:
+    kind = schema["type"]
+    if "name" in schema and kind != "record":
+        named[schema["name"]] = schema
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        return f"decimal({schema['precision']}, {schema.get('scale', 0)})"
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    if kind == "record":
+        # Not known by name while its own fields are read: a record that holds itself has no column type.
+        fields = ", ".join(_column(field, ": ", named) for field in schema["fields"])
+        named[schema["name"]] = schema
+        return f"struct<{fields}>"
+    if kind == "array":
+        return f"array<{_type(schema['items'], named, where)[0]}>"
+    if kind == "map":
+        return f"map<string, {_type(schema['values'], named, where)[0]}>"
+    return _type(kind, named, where)[0]
+
+
+def decoder(schema: AvroSchema) -> Callable[[bytes], dict[str, Any]]:
+    """A function from bytes to a record; whatever is wrong with the bytes is a ValueError that says it."""
+    from fastavro import schemaless_reader
+
+    parsed = parse(schema)
+
+    def decode(value: bytes) -> dict[str, Any]:
+        stream = io.BytesIO(value)
+        if schema.framing is Framing.REGISTRY:
+            if value[:1] != b"\0" or len(value) < REGISTRY_HEADER_BYTES:
+                raise ValueError("no schema registry header: the value must begin with a zero byte and an id")
+            stream.seek(REGISTRY_HEADER_BYTES)
+        try:
+            record = schemaless_reader(stream, parsed, None)
+        except EOFError:
+            raise ValueError("not this Avro schema: the value ends too early") from None
+        except Exception as error:
+            raise ValueError(f"not this Avro schema: {str(error) or type(error).__name__}") from None
+        left = len(value) - stream.tell()
+        if left:
+            raise ValueError(f"not this Avro schema: {left} bytes are left over")
+        if not isinstance(record, dict):
+            raise ValueError("not this Avro schema: no record")
+        return record
+
+    return decode
+
+
+def encoder(schema: AvroSchema) -> Callable[[dict[str, Any]], bytes]:
+    """A function from a row to bytes."""
+    from fastavro import schemaless_writer
+
+    parsed = parse(schema)
+
+    def encode(row: dict[str, Any]) -> bytes:
+        stream = io.BytesIO()
+        try:
+            schemaless_writer(stream, parsed, row)
+        except Exception as error:
+            raise ValueError(f"a row does not fit the Avro schema: {error}") from None
+        return stream.getvalue()
+
+    return encode
+
+
+def decode_batches(
+    batches: Iterator[pa.RecordBatch], schema: AvroSchema, kind: pa.DataType, names: tuple[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Adds a struct column to each batch; its field `names[1]` is the reason where a value is bad."""
+    import pyarrow as pa
+
+    decode = decoder(schema)
+    column, reason = names
+    for batch in batches:
+        rows = []
+        for value in batch.column("value").to_pylist():
+            try:
+                rows.append(_fitting(decode(value), kind))
+            except ValueError as error:
+                rows.append({reason: str(error)})
+        parsed = pa.array(rows, type=kind)
+        yield pa.RecordBatch.from_arrays([*batch.columns, parsed], [*batch.schema.names, column])
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    """A value as Arrow takes it: maps as pairs, UUIDs as text."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _fitting(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [(key, _fitting(each, kind.item_type)) for key, each in value.items()]
+    if pa.types.is_list(kind):
+        return [_fitting(each, kind.value_type) for each in value]
+    return str(value) if isinstance(value, uuid.UUID) else value

@@ -1,0 +1,165 @@
+"""What several parts of a pipeline must agree on: names, order, event time.
+
+Everything here can be known without Spark, and is told with the line of the part that has to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from braidmq.spark.pipelines import graph
+from braidmq.spark.pipelines.mistakes import Notebook, closest, suggestion
+from braidmq.spark.pipelines.model import (
+    BadRecords,
+    DedupStep,
+    JoinStep,
+    LakeSink,
+    Pipeline,
+    SqlStep,
+    TopicSink,
+    TopicSource,
+    UpsertSink,
+    WindowStep,
+)
+
+
+def check(pipeline: Pipeline, notebook: Notebook) -> None:
+    """Notes what is wrong between the parts. Later checks rely on earlier ones: the first kind ends it."""
+    for find in (_names, _ring, _streams, _event_time, _targets):
+        for line, text in find(pipeline):
+            notebook.note(line, text)
+        if notebook.mistakes:
+            return
+
+
+def _names(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
+    seen: dict[str, int] = {}
+    for part in (*pipeline.sources, *pipeline.steps):
+        if part.name.lower() in seen:
+            yield (
+                part.place.line,
+                f"{part.name} is also the name on line {seen[part.name.lower()]}",
+            )
+        seen[part.name.lower()] = part.place.line
+    known = [part.name for part in (*pipeline.sources, *pipeline.steps)]
+    for step in pipeline.steps:
+        others = [name for name in known if name != step.name]
+        for name in step.inputs:
+            if name in known:
+                continue
+            # Any other name in SQL may be a table of Spark's catalogue, which nobody has asked yet.
+            if not isinstance(step, SqlStep) or ("." not in name and closest(name, others)):
+                yield (
+                    step.place.line,
+                    f"step {step.name} reads {name}, which is not there{suggestion(name, others)}",
+                )
+    for sink in pipeline.sinks:
+        if sink.source not in known:
+            yield (
+                sink.place.line,
+                f"sink {sink.name} reads {sink.source}, which is not there{suggestion(sink.source, known)}",
+            )
+
+
+def _ring(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
+    ring = graph.cycle(pipeline)
+    if ring is not None:
+        step = pipeline.step(ring[0])
+        yield step.place.line if step else 1, f"steps read one another in a ring: {' -> '.join(ring)}"
+
+
+def _streams(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
+    for sink in pipeline.sinks:
+        if not graph.streams_of(pipeline, sink.source):
+            yield (
+                sink.place.line,
+                f"sink {sink.name} reads tables only; one of its sources must be a stream (read: stream)",
+            )
+    for source in pipeline.sources:
+        if source.watermark is not None and not source.stream:
+            yield source.place.line, f"source {source.name} is a table; a watermark belongs to a stream"
+
+
+def _event_time(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
+    for step in pipeline.steps:
+        if isinstance(step, WindowStep):
+            yield from _window(pipeline, step)
+        elif isinstance(step, DedupStep):
+            yield from _dedup(pipeline, step)
+        elif isinstance(step, JoinStep):
+            yield from _join(pipeline, step)
+
+
+def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
+    if not graph.streams_of(pipeline, step.name):
+        return
+    found = graph.watermark_of(pipeline, step.inputs[0])
+    if found is None:
+        text = f"windows over a stream need a watermark; give {step.inputs[0]} one: {step.column}, 10 minutes"
+        yield step.place.line, f"step {step.name}: {text}"
+    elif found.column != step.column:
+        yield (
+            step.place.line,
+            f"step {step.name}: windows on {step.column}, but a watermark on {found.column}; use one column",
+        )
+
+
+def _dedup(pipeline: Pipeline, step: DedupStep) -> Iterator[tuple[int, str]]:
+    if not graph.streams_of(pipeline, step.name):
+        return
+    found = graph.watermark_of(pipeline, step.inputs[0])
+    if found is None:
+        yield (
+            step.place.line,
+            f"step {step.name}: dedup forgets keys by event time; give {step.inputs[0]} a watermark",
+        )
+    elif step.within is not None and step.within > found.delay:
+        text = f"within is {step.within}, but the watermark of {step.inputs[0]} only {found.delay}; raise it"
+        yield step.place.line, f"step {step.name}: {text}"
+
+
+def _join(pipeline: Pipeline, step: JoinStep) -> Iterator[tuple[int, str]]:
+    streams = [name for name in step.inputs if graph.streams_of(pipeline, name)]
+    if len(streams) < 2:
+        if step.within is not None:
+            yield step.place.line, f"step {step.name}: within is for two streams; one side here is a table"
+        return
+    if step.within is None:
+        yield (
+            step.place.line,
+            f"step {step.name} joins two streams; say within which time rows meet: within: 1 hour",
+        )
+    for name in streams:
+        if graph.watermark_of(pipeline, name) is None:
+            yield step.place.line, f"step {step.name} joins two streams; {name} needs a watermark"
+
+
+def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
+    names: dict[str, int] = {}
+    paths: dict[str, str] = {}
+    for sink in pipeline.sinks:
+        if sink.name in names:
+            yield sink.place.line, f"sink {sink.name} is there twice"
+        names[sink.name] = sink.place.line
+        if isinstance(sink, LakeSink | UpsertSink):
+            if sink.path in paths:
+                yield sink.place.line, f"sinks {paths[sink.path]} and {sink.name} write to the same directory"
+            paths[sink.path] = sink.name
+        elif isinstance(sink, TopicSink):
+            yield from _loop(pipeline, sink)
+    for source in pipeline.sources:
+        if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
+            if source.bad_topic == source.topic:
+                yield source.place.line, f"bad records of topic {source.topic} cannot go back into it"
+            if f"{source.name}_bad" in names:
+                yield source.place.line, f"{source.name}_bad is the query for bad records; rename that sink"
+
+
+def _loop(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:
+    for name in graph.streams_of(pipeline, sink.source):
+        source = pipeline.source(name)
+        if isinstance(source, TopicSource) and source.topic == sink.topic:
+            yield (
+                sink.place.line,
+                f"sink {sink.name} writes to topic {sink.topic}, which it reads: a loop",
+            )

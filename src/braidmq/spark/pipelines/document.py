@@ -1,0 +1,119 @@
+"""A pipeline as written: a tree of plain values in which every value knows its line.
+
+YAML files and Python programs both become such a tree, so that one reader (`reading`) turns it into the
+model and every mistake can be told with its line. `${NAME}` and `${NAME:-otherwise}` are taken from the
+environment; SQL is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
+
+FILE_BYTES_MAX = 1_000_000
+DEPTH_MAX = 20
+Scalar = str | int | float | bool | None
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+VERBATIM = frozenset({"sql"})
+"""Keys whose text may hold ${...} of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value and the line it stands on."""
+
+    line: int
+    value: Scalar | list[Node] | dict[str, Node] | Callable[..., Any]
+
+    @classmethod
+    def of(cls, value: Any, line: int) -> Node:
+        """Plain Python values, all on one line."""
+        if isinstance(value, Node):
+            return value
+        if isinstance(value, Mapping):
+            return cls(line, {str(key): cls.of(each, line) for key, each in value.items()})
+        if isinstance(value, list | tuple):
+            return cls(line, [cls.of(each, line) for each in value])
+        return cls(line, value)
+
+
+def parse_yaml(text: str, notebook: Notebook) -> Node:
+    """The tree of a YAML document; what YAML itself has against it is raised as the mistakes so far."""
+    try:
+        import yaml
+    except ImportError:
+        raise PipelineError("pipelines need PyYAML; install it with: pip install 'braidmq[spark]'") from None
+    if len(text) > FILE_BYTES_MAX:
+        raise PipelineError(f"{notebook.file} is larger than {FILE_BYTES_MAX:,} characters")
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            notebook.note(1, "the file is empty; braid pipeline init shows how a pipeline is written")
+            notebook.raise_if_any()
+        return _tree(root, loader, notebook, 0)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        notebook.note(line, f"not YAML: {error.problem or error.context}{_hint(text, line)}")
+        notebook.raise_if_any()
+        raise
+    except yaml.YAMLError as error:
+        notebook.note(1, f"not YAML: {error}")
+        notebook.raise_if_any()
+        raise
+    finally:
+        loader.dispose()
+
+
+def _hint(text: str, line: int) -> str:
+    """Tabs and unquoted colons are what YAML's own messages leave people puzzled about."""
+    lines = text.splitlines()
+    written = lines[line - 1] if line <= len(lines) else ""
+    if "\t" in written:
+        return "; indent with spaces, not with tabs"
+    if written.count(": ") > 1:
+        return '; a text that contains ": " has to be quoted, or written below a "|"'
+    return ""
+
+
+def _tree(node: Any, loader: Any, notebook: Notebook, depth: int, verbatim: bool = False) -> Node:
+    line = node.start_mark.line + 1
+    if depth > DEPTH_MAX:
+        notebook.note(line, f"nested more than {DEPTH_MAX} levels deep")
+        return Node(line, None)
+    if node.id == "mapping":
+        return Node(line, _mapping(node, loader, notebook, depth))
+    if node.id == "sequence":
+        return Node(line, [_tree(each, loader, notebook, depth + 1, verbatim) for each in node.value])
+    value = loader.construct_object(node)
+    if isinstance(value, str) and not verbatim:
+        return Node(line, _filled(value, line, notebook))
+    # A date or a number in another notation is what the user typed, not what YAML makes of it.
+    return Node(line, value if isinstance(value, str | int | float | bool | None) else node.value)
+
+
+def _mapping(node: Any, loader: Any, notebook: Notebook, depth: int) -> dict[str, Node]:
+    entries: dict[str, Node] = {}
+    for key_node, value_node in node.value:
+        key, line = str(key_node.value), key_node.start_mark.line + 1
+        if key in entries:
+            notebook.note(line, f"{key} is given twice")
+        # A value is told by the line of its key: that is where one looks for it.
+        entries[key] = Node(line, _tree(value_node, loader, notebook, depth + 1, key in VERBATIM).value)
+    return entries
+
+
+def _filled(text: str, line: int, notebook: Notebook) -> Scalar:
+    def value_of(found: re.Match[str]) -> str:
+        name, otherwise = found[1], found[2]
+        if name not in os.environ and otherwise is None:
+            notebook.note(line, f"the environment has no {name}; set it, or write ${{{name}:-otherwise}}")
+        return os.environ.get(name, otherwise or "")
+
+    return _VARIABLE.sub(value_of, text)

@@ -1,0 +1,90 @@
+"""What made a query fail, in one sentence, and whether it may pass by itself.
+
+Spark's message of a failed query is a page: the exception, a stack in Java, and inside it the traceback of a
+Python worker. The sentence that matters is the last one of the innermost traceback. A bad record is looked up
+again and explained.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from braidmq.spark.pipelines.model import Pipeline, TopicSource
+
+SHOWN_LETTERS = 400
+_MAY_PASS = re.compile(
+    r"\b(Unreachable|TimedOut|DeliveryFailed|ConnectionResetError|ConnectionRefusedError|BrokenPipeError)\b"
+    r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
+    r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
+    r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
+)
+_BAD_RECORD = re.compile(r"braid: bad record (\S+) (\d+) (\d+)")
+_PYTHON_ERROR = re.compile(
+    r"^\s*(?:[a-z_][\w.]*\.)?([A-Z]\w+(?:Error|Exception|Exit|Warning)?): (.+)$", re.MULTILINE
+)
+_WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    text: str
+    may_pass: bool
+
+
+def understand_failure(error: BaseException, pipeline: Pipeline) -> Failure:
+    message = str(error)
+    if bad := _BAD_RECORD.search(message):
+        return Failure(_explain_bad(pipeline, bad[1], int(bad[2]), int(bad[3])), may_pass=False)
+    return Failure(sentence(message), may_pass=_MAY_PASS.search(message) is not None)
+
+
+def sentence(message: str) -> str:
+    """The innermost error of Python if there is one, else the first sentence of Spark."""
+    inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
+    found = _PYTHON_ERROR.findall(inner)
+    if found:
+        kind, text = found[0]
+        line = (
+            text
+            if not kind.endswith(("Error", "Exception")) or kind.startswith("Pipeline")
+            else f"{kind}: {text}"
+        )
+    else:
+        line = next((each for each in message.splitlines() if each.strip()), "no reason given")
+    line = " ".join(_WORDS_OF_SPARK.sub("", line).split())
+    return line if len(line) <= SHOWN_LETTERS else line[: SHOWN_LETTERS - 1] + "…"
+
+
+def _explain_bad(pipeline: Pipeline, topic: str, partition: int, offset: int) -> str:
+    source = next(
+        (each for each in pipeline.sources if isinstance(each, TopicSource) and each.topic == topic), None
+    )
+    reason = _reason(pipeline, source, partition, offset) if source else "it does not fit the schema"
+    where = f"{source.place}: " if source else ""
+    return (
+        f"{where}topic {topic}, partition {partition}, offset {offset} cannot be read: {reason}. Mend the"
+        f" schema, or say where such records go: bad_records: {{topic: {topic}.bad}}, or bad_records: drop"
+    )
+
+
+def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int) -> str:
+    from pyspark.sql.types import StructType
+
+    from braidmq.client.consumer import Consumer
+    from braidmq.spark.pipelines import avro
+    from braidmq.spark.pipelines.checkpoint import Checkpoint
+    from braidmq.spark.pipelines.reasons import explain
+
+    try:
+        with Consumer(pipeline.bootstrap) as consumer:
+            consumer.seek(source.topic, partition, offset)
+            value = next((each.value for each in consumer.poll() if each.offset == offset), None)
+        if source.avro is not None:
+            avro.decoder(source.avro)(value or b"")
+            return "it does not fit the schema"
+        ddl = source.schema or Checkpoint(pipeline.checkpoint_directory).schema(source.name) or ""
+        return explain(value, source.format, json.loads(StructType.fromDDL(ddl).json()))
+    except Exception as error:
+        return str(error)

@@ -1,0 +1,56 @@
+"""What sources and steps share: watermarks, and Spark's errors with the line they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion
+from braidmq.spark.pipelines.model import Watermark
+
+WATERMARK_MARK = "spark.watermarkDelayMs"
+EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:timestamp>")
+
+
+@contextmanager
+def told_at(place: Place, what: str) -> Iterator[None]:
+    """Turns an error of Spark's analysis into one that names the line."""
+    try:
+        yield
+    except PySparkException as error:
+        raise PipelineError(f"{place}: {what}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """What Spark says, without the plan it adds."""
+    text = str(error).strip()
+    return " ".join(text.split("\n\n")[0].split(";\n")[0].split())
+
+
+def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) -> DataFrame:
+    """Declares event time; a column that has a watermark from an earlier step keeps that one."""
+    if watermark is None:
+        return frame
+    if watermark.column not in frame.columns:
+        hint = suggestion(watermark.column, frame.columns)
+        raise PipelineError(f"{place}: watermark: there is no column {watermark.column}{hint}")
+    field = frame.schema[watermark.column]
+    if field.dataType.simpleString() not in EVENT_TIME_TYPES:
+        raise PipelineError(
+            f"{place}: watermark: {watermark.column} is {field.dataType.simpleString()}, not a TIMESTAMP"
+        )
+    if WATERMARK_MARK in field.metadata:
+        return frame
+    return frame.withWatermark(watermark.column, str(watermark.delay))
+
+
+def columns_there(frame: DataFrame, names: tuple[str, ...], place: Place, what: str) -> None:
+    """Refuses names of columns that an input does not have."""
+    for name in names:
+        if name not in frame.columns:
+            raise PipelineError(
+                f"{place}: {what}: there is no column {name}{suggestion(name, frame.columns)}"
+            )

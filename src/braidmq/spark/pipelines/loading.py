@@ -1,0 +1,70 @@
+"""A pipeline from its file: YAML, or a Python program that makes one with decorators."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from braidmq.spark.pipelines.builder import PipelineBuilder
+from braidmq.spark.pipelines.checks import check
+from braidmq.spark.pipelines.document import Node, parse_yaml
+from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
+from braidmq.spark.pipelines.model import Pipeline
+from braidmq.spark.pipelines.reading import read
+
+
+def load(path: str | Path) -> Pipeline:
+    """The pipeline a file describes; `PipelineMistakes` with every line that is wrong."""
+    file = Path(path)
+    if not file.is_file():
+        raise PipelineError(f"there is no file {file}; braid pipeline init writes one for you")
+    if file.suffix == ".py":
+        return _from_program(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    notebook = Notebook(str(file))
+    return understand(parse_yaml(text, notebook), file.parent, notebook)
+
+
+def loads(text: str, directory: Path, file: str = "pipeline.yaml") -> Pipeline:
+    """The pipeline a YAML text describes."""
+    notebook = Notebook(file)
+    return understand(parse_yaml(text, notebook), directory, notebook)
+
+
+def understand(tree: Node, directory: Path, notebook: Notebook) -> Pipeline:
+    pipeline = read(tree, directory.resolve(), notebook)
+    notebook.raise_if_any()
+    check(pipeline, notebook)
+    notebook.raise_if_any()
+    return pipeline
+
+
+def _from_program(file: Path) -> Pipeline:
+    builders = [each for each in vars(load_module(file)).values() if isinstance(each, PipelineBuilder)]
+    if len(builders) != 1:
+        raise PipelineError(
+            f"{file} makes {len(builders) or 'no'} pipelines; it must hold one: pipe = pipeline('name')"
+        )
+    return builders[0].build()
+
+
+def load_module(file: Path) -> ModuleType:
+    """Runs a Python file as a module of its own name; its directory is importable, as with `python FILE`."""
+    directory = str(file.resolve().parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise PipelineError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise PipelineError(f"{file}:{error.lineno}: {error.msg}") from error
+    return module

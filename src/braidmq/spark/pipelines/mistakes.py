@@ -1,0 +1,77 @@
+"""What is wrong with a pipeline, told with its place and, where one is near, the right name.
+
+All mistakes of a file are collected and shown together, each as `file:line: what; what to do`, before Spark
+is started: a session takes seconds, a typing error should not.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+MISTAKES_MAX = 50
+"""A file that is no pipeline at all would otherwise fill the screen."""
+
+
+class PipelineError(Exception):
+    """A pipeline cannot be read, started or continued; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was written."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+class PipelineMistakes(PipelineError):
+    """Everything that is wrong with a pipeline's file."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.place.line))
+        super().__init__("\n".join(map(str, self.mistakes)))
+
+
+@dataclass(slots=True)
+class Notebook:
+    """Collects mistakes while a pipeline is read."""
+
+    file: str
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def note(self, line: int, text: str) -> None:
+        if len(self.mistakes) < MISTAKES_MAX:
+            self.mistakes.append(Mistake(Place(self.file, line), text))
+
+    def raise_if_any(self) -> None:
+        if self.mistakes:
+            raise PipelineMistakes(self.mistakes)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was most probably meant."""
+    found = difflib.get_close_matches(name.lower(), {each.lower(): each for each in known}, 1, 0.6)
+    return next((each for each in known if found and each.lower() == found[0]), None)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean x?` where one is near, else what there is to choose from."""
+    names = list(known)
+    meant = closest(name, names)
+    if meant is not None:
+        return f"; did you mean {meant}?"
+    return f"; there are: {', '.join(names)}" if names else ""

@@ -1,0 +1,69 @@
+"""Changes of each key in their order, as a stream: what comes after a newer change of its key is left out.
+
+One value per key is remembered, the order of the newest change. Rows travel as one struct column, so that no
+type is bent on the way through pandas: a 64-bit integer that may be null would lose its last digits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import StructField, StructType
+
+KEY, ORDER, ROW = "_braid_key", "_braid_order", "_braid_row"
+
+
+def in_order(frame: DataFrame, by: tuple[str, ...], order_by: tuple[str, ...]) -> DataFrame:
+    """The rows of a stream that are newer than all before them of the same key; of a table, the newest."""
+    if not frame.isStreaming:
+        place = F.row_number().over(
+            Window.partitionBy(*by).orderBy(*[F.desc_nulls_last(c) for c in order_by])
+        )
+        return frame.withColumn(ROW, place).where(f"{ROW} = 1").drop(ROW)
+    packed = frame.select(
+        *[F.col(name).alias(f"{KEY}_{name}") for name in by],
+        F.struct(*order_by).alias(ORDER),
+        F.struct(*frame.columns).alias(ROW),
+    )
+    order_type = packed.schema[ORDER].dataType
+    rows = StructType([StructField(ROW, packed.schema[ROW].dataType)])
+    state = StructType([StructField(ORDER, order_type)])
+    kept = packed.groupBy(*[f"{KEY}_{name}" for name in by]).applyInPandasWithState(
+        _newer_than_state(order_by), rows, state, "append", GroupStateTimeout.NoTimeout
+    )
+    return kept.select(f"{ROW}.*")
+
+
+def _newer_than_state(order_by: tuple[str, ...]) -> Callable[..., Iterator[pd.DataFrame]]:
+    def keep(_: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        newest = _order(state.get[0], order_by) if state.exists else None
+        rows = [pair for frame in frames for pair in zip(frame[ORDER], frame[ROW], strict=True)]
+        rows.sort(key=lambda pair: _order(pair[0], order_by))
+        kept, last = [], None
+        for order, row in rows:
+            place = _order(order, order_by)
+            if newest is None or place > newest:
+                newest, last = place, order
+                kept.append(row)
+        if last is not None:
+            state.update((tuple(_plain(last[name]) for name in order_by),))
+        if kept:
+            yield pd.DataFrame({ROW: kept})
+
+    return keep
+
+
+def _order(value: Any, order_by: tuple[str, ...]) -> tuple[tuple[bool, Any], ...]:
+    """Sorts like Spark does: what is not there comes before everything else."""
+    parts = [_plain(value[name]) for name in order_by]
+    return tuple((part is not None, part) for part in parts)
+
+
+def _plain(value: Any) -> Any:
+    """pandas' own times as Python's, for the state."""
+    return value.to_pydatetime() if isinstance(value, pd.Timestamp) else value

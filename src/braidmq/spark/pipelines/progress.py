@@ -1,0 +1,56 @@
+"""A query's progress, as Spark reports it after each batch, in the numbers people ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from braidmq.spark.pipelines.status import QueryStatus
+
+
+def update(status: QueryStatus, progress: Mapping[str, Any]) -> bool:
+    """Takes over a progress report; whether it was one that had not been seen."""
+    batch = int(progress["batchId"])
+    duration_ms = int(
+        progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
+    )
+    rows = int(progress.get("numInputRows") or 0)
+    seen = (batch, rows, duration_ms) == (status.batch, status.batch_rows, status.batch_ms)
+    if seen:
+        return False
+    if batch != status.batch or rows != status.batch_rows:
+        status.rows += rows
+    status.batch, status.batch_rows, status.batch_ms = batch, rows, duration_ms
+    status.rows_per_s = round(float(progress.get("processedRowsPerSecond") or 0.0), 1)
+    operators = progress.get("stateOperators") or []
+    status.state_rows = sum(int(each.get("numRowsTotal") or 0) for each in operators)
+    status.state_bytes = sum(int(each.get("memoryUsedBytes") or 0) for each in operators)
+    status.watermark = (progress.get("eventTime") or {}).get("watermark", status.watermark)
+    status.lag = lag(progress.get("sources") or [])
+    return True
+
+
+def lag(sources: list[Mapping[str, Any]]) -> int | None:
+    """Records that are in the topics and not yet read; None where no source tells."""
+    total, told = 0, False
+    for source in sources:
+        reached, newest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        if reached is None or newest is None:
+            continue
+        told = True
+        for topic, partitions in newest.items():
+            for index, end in partitions.items():
+                total += max(0, end - reached.get(topic, {}).get(index, 0))
+    return total if told else None
+
+
+def _offsets(written: Any) -> dict[str, dict[str, int]] | None:
+    if isinstance(written, str):
+        try:
+            written = json.loads(written)
+        except ValueError:
+            return None
+    if not isinstance(written, dict) or not all(isinstance(each, dict) for each in written.values()):
+        return None
+    return written

@@ -1,0 +1,135 @@
+"""Why a value does not fit its schema, in one sentence.
+
+Spark only says that a value is bad. For the few that are, they are looked at again here, slowly, to name the
+field and what is wrong with it. Types come as the JSON of Spark's own schema, so nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from braidmq.spark.pipelines.model import ValueFormat
+
+SHOWN_LETTERS = 60
+_INTEGERS = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
+_DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2})?")
+
+
+def explain(value: bytes | None, format_: ValueFormat, schema: dict[str, Any]) -> str:
+    """The first thing that is wrong with a value."""
+    if value is None:
+        return "there is no value"
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8: {error.reason} at byte {error.start}"
+    wrong = _json(text, schema) if format_ is ValueFormat.JSON else _csv(text, schema)
+    return wrong or "does not fit the schema"
+
+
+def _json(text: str, schema: dict[str, Any]) -> str | None:
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"not JSON: {error.msg} at character {error.pos}" if text.strip() else "the value is empty"
+    except RecursionError:
+        return "not JSON: nested too deeply"
+    if not isinstance(parsed, dict):
+        return f"a JSON object is expected, not {_shown(parsed)}"
+    return next(_struct(parsed, schema, ""), None)
+
+
+def _csv(text: str, schema: dict[str, Any]) -> str | None:
+    fields = schema["fields"]
+    cells = next(csv.reader([text]), [])
+    if len(cells) != len(fields):
+        return f"{len(cells)} columns, expected {len(fields)}: {', '.join(field['name'] for field in fields)}"
+    for field, cell in zip(fields, cells, strict=True):
+        if cell == "":
+            if not field["nullable"]:
+                return f"column {field['name']} is missing"
+        elif not _fits_text(cell, field["type"]):
+            return f"column {field['name']}: {_shown(cell)} is not {_type_name(field['type'])}"
+    return None
+
+
+def _struct(value: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
+    for field in schema["fields"]:
+        name = f"{path}{field['name']}"
+        found = value.get(field["name"])
+        if found is None:
+            if not field["nullable"]:
+                yield f"column {name} is missing"
+        else:
+            yield from _field(found, field["type"], name)
+
+
+def _field(value: Any, kind: Any, name: str) -> Iterator[str]:
+    if isinstance(kind, dict) and kind["type"] == "struct":
+        if isinstance(value, dict):
+            yield from _struct(value, kind, f"{name}.")
+        else:
+            yield f"column {name}: {_shown(value)} is not an object"
+    elif isinstance(kind, dict) and kind["type"] == "array":
+        if isinstance(value, list):
+            for place, each in enumerate(value):
+                if each is not None:
+                    yield from _field(each, kind["elementType"], f"{name}[{place}]")
+        else:
+            yield f"column {name}: {_shown(value)} is not a list"
+    elif isinstance(kind, dict) and kind["type"] == "map":
+        if not isinstance(value, dict):
+            yield f"column {name}: {_shown(value)} is not an object"
+    elif not _fits(value, str(kind)):
+        yield f"column {name}: {_shown(value)} is not {_type_name(kind)}"
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if kind in _INTEGERS:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INTEGERS[kind]
+    if kind in ("double", "float") or kind.startswith("decimal"):
+        is_word = isinstance(value, str) and (kind.startswith("decimal") and _parses(float, value))
+        return is_word or (isinstance(value, int | float) and not isinstance(value, bool))
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind in ("timestamp", "timestamp_ntz", "date"):
+        return isinstance(value, int | float) or (isinstance(value, str) and _is_moment(value))
+    return True
+
+
+def _fits_text(cell: str, kind: Any) -> bool:
+    if kind in _INTEGERS:
+        return _parses(int, cell) and abs(int(cell)) <= _INTEGERS[kind]
+    if kind in ("double", "float") or str(kind).startswith("decimal"):
+        return _parses(float, cell)
+    if kind == "boolean":
+        return cell.lower() in ("true", "false")
+    return kind not in ("timestamp", "timestamp_ntz", "date") or _is_moment(cell)
+
+
+def _parses(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_moment(text: str) -> bool:
+    return _parses(datetime.fromisoformat, text) or _DATE.fullmatch(text) is not None
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    text = repr(text) if isinstance(value, str) else text
+    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
+
+
+def _type_name(kind: Any) -> str:
+    words = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
+    return words.get(str(kind), str(kind).upper())

@@ -1,0 +1,283 @@
+"""Running a pipeline: from the model to streaming queries, kept alive until they are done or stopped.
+
+Each sink is a query with its own checkpoint. One that fails because a broker could not be reached is started
+again from its checkpoint, with growing pauses; any other failure stops the run, and is told in one sentence.
+The run's status is written to the checkpoint as it changes, for `braid pipeline status` and the live table.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from braidmq.spark.pipelines import graph, progress, versions
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.failures import Failure, understand_failure
+from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.model import BadRecords, Pipeline, TopicSource
+from braidmq.spark.pipelines.preflight import Preflight
+from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from braidmq.spark.pipelines.sinks import Start
+
+POLL_S = 0.25
+SAVE_EVERY_S = 1.0
+RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 1.0, 30.0
+
+Watcher = Callable[[RunStatus], None]
+Teller = Callable[[str], None]
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    once: bool = False,
+    master: str = "local[*]",
+    checkpoint: Path | str | None = None,
+    spark: SparkSession | None = None,
+    stop: threading.Event | None = None,
+    watch: Watcher | None = None,
+    tell: Teller | None = None,
+) -> RunStatus:
+    """Runs until `stop` is set or, with `once`, until everything that was there has been read.
+
+    `watch` is called with the status a few times a second, `tell` with sentences for the user.
+    """
+    if checkpoint is not None:
+        pipeline = replace(pipeline, checkpoint=Path(checkpoint).absolute())
+    kept = Checkpoint(pipeline.checkpoint_directory)
+    with kept.held():
+        for note in prepare(pipeline, kept):
+            (tell or _silent)(note)
+        made = spark.newSession() if spark is not None else _session(pipeline, master)
+        try:
+            return Run(pipeline, kept, made, once, stop or threading.Event(), watch, tell).run()
+        finally:
+            if spark is None:
+                made.stop()
+
+
+def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
+    """Everything that can go wrong before Spark is needed, and what the user should know."""
+    notes = versions.check(pipeline, checkpoint)
+    preflight = Preflight(pipeline)
+    try:
+        preflight.check_topics()
+        notes += [f"created topic {name}" for name in preflight.create_targets()]
+    finally:
+        preflight.close()
+    return notes
+
+
+def _session(pipeline: Pipeline, master: str) -> SparkSession:
+    from braidmq.spark import session
+
+    return session(f"braid {pipeline.name}", master, config=settings(pipeline))
+
+
+def settings(pipeline: Pipeline) -> dict[str, str]:
+    """Settings of Spark that a pipeline relies on; the file's own come last."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(pipeline.parallelism),
+        **dict(pipeline.spark),
+    }
+
+
+@dataclass(slots=True)
+class Query:
+    """One query of a run."""
+
+    status: QueryStatus
+    start: Start
+    handle: StreamingQuery | None = None
+    pause_s: float = RESTART_PAUSE_S
+    restart_at_s: float | None = None
+    restarts_in_a_row: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a pipeline, on one thread."""
+
+    pipeline: Pipeline
+    checkpoint: Checkpoint
+    spark: SparkSession
+    once: bool
+    stop: threading.Event
+    watch: Watcher | None = None
+    tell: Teller | None = None
+    status: RunStatus = field(init=False)
+    _queries: list[Query] = field(init=False, default_factory=list)
+    _saved_s: float = field(init=False, default=0.0)
+
+    def run(self) -> RunStatus:
+        self.status = RunStatus(
+            pipeline=self.pipeline.name,
+            version=self.pipeline.version,
+            pid=os.getpid(),
+            host=os.uname().nodename,
+            started_ms=_now_ms(),
+            ui=self.spark.sparkContext.uiWebUrl,
+        )
+        try:
+            self._start()
+            self._follow()
+        except BaseException as error:
+            self._end(State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED, error)
+            raise
+        self._end(State.STOPPED if self.stop.is_set() else State.DONE)
+        return self.status
+
+    def _start(self) -> None:
+        for name, text in settings(self.pipeline).items():
+            if name.startswith("spark.sql."):
+                self.spark.conf.set(name, text)
+        self._queries = [
+            Query(QueryStatus(name), start)
+            for name, start in compile_queries(self.spark, self.pipeline, self.checkpoint).items()
+        ]
+        self.status.queries = [query.status for query in self._queries]
+        versions.record(self.pipeline, self.checkpoint)
+        self._save()
+        for query in self._queries:
+            self._launch(query)
+        self.status.state = State.RUNNING
+
+    def _launch(self, query: Query) -> None:
+        query.restart_at_s = None
+        query.handle = query.start(self.once)
+        query.status.state = State.RUNNING
+
+    def _follow(self) -> None:
+        """Until all queries are done, one of them cannot go on, or the run is stopped."""
+        while not self.stop.is_set():
+            changed = [self._look_after(query) for query in self._queries]
+            if any(changed) or time.monotonic() - self._saved_s > SAVE_EVERY_S:
+                self._save()
+            if self.watch is not None:
+                self.watch(self.status)
+            if all(query.status.state is State.DONE for query in self._queries):
+                return
+            self.stop.wait(POLL_S)
+
+    def _look_after(self, query: Query) -> bool:
+        """Takes over progress, restarts what may be restarted; whether anything changed."""
+        if query.restart_at_s is not None:
+            if time.monotonic() < query.restart_at_s:
+                return False
+            self._launch(query)
+            return True
+        handle = query.handle
+        if handle is None or query.status.state is State.DONE:
+            return False
+        active = handle.isActive
+        changed = self._take_progress(query)
+        if active:
+            return changed
+        error = handle.exception()
+        if error is not None:
+            self._failed(query, understand_failure(error, self.pipeline))
+        elif self.once:
+            query.status.state = State.DONE
+        else:
+            raise PipelineError(f"query {query.status.name} was stopped from outside of this run")
+        return True
+
+    def _take_progress(self, query: Query) -> bool:
+        assert query.handle is not None
+        changed = False
+        for report in query.handle.recentProgress[-3:]:
+            if query.status.batch is None or report["batchId"] >= query.status.batch:
+                changed = progress.update(query.status, _mapping(report)) or changed
+        if changed:
+            query.pause_s, query.restarts_in_a_row, query.status.error = RESTART_PAUSE_S, 0, None
+        return changed
+
+    def _failed(self, query: Query, failure: Failure) -> None:
+        query.status.error = failure.text
+        if not failure.may_pass or query.restarts_in_a_row >= self.pipeline.restarts_max:
+            query.status.state = State.FAILED
+            raise PipelineError(f"query {query.status.name}: {failure.text}")
+        query.status.state = State.RESTARTING
+        query.status.restarts += 1
+        query.restarts_in_a_row += 1
+        query.restart_at_s = time.monotonic() + query.pause_s
+        (self.tell or _silent)(
+            f"query {query.status.name}: {failure.text}; again from its checkpoint in {query.pause_s:.0f} s"
+        )
+        query.pause_s = min(query.pause_s * 2, RESTART_PAUSE_MAX_S)
+
+    def _end(self, state: State, error: BaseException | None = None) -> None:
+        for query in self._queries:
+            if query.handle is not None and query.handle.isActive:
+                query.handle.stop()
+            if query.status.state not in (State.DONE, State.FAILED):
+                query.status.state = State.STOPPED
+        self.status.state = state
+        self.status.error = str(error) if error is not None and state is State.FAILED else None
+        self._save()
+        if self.watch is not None:
+            self.watch(self.status)
+
+    def _save(self) -> None:
+        self.status.updated_ms = _now_ms()
+        self.status.save(self.checkpoint)
+        self._saved_s = time.monotonic()
+
+
+def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Start]:
+    """A way to start each query; all of Spark's analysis is done, nothing runs yet."""
+    from braidmq.spark.pipelines import sinks, steps
+    from braidmq.spark.pipelines.sources import Opener
+
+    opener = Opener(spark, pipeline, checkpoint)
+    frames: dict[str, DataFrame] = {}
+    for source in pipeline.sources:
+        frames[source.name] = opener.open(source)
+        frames[source.name].createOrReplaceTempView(source.name)
+    for name in graph.in_order(pipeline):
+        step = pipeline.step(name)
+        assert step is not None
+        frames[name] = steps.make(spark, step, frames, pipeline.directory)
+        frames[name].createOrReplaceTempView(name)
+    starts = {
+        sink.name: sinks.starter(frames[sink.source], sink, pipeline, checkpoint) for sink in pipeline.sinks
+    }
+    for source in pipeline.sources:
+        if (
+            isinstance(source, TopicSource)
+            and source.bad_records is BadRecords.SIDE_TOPIC
+            and source.bad_topic
+        ):
+            writer = sinks.to_topic(opener.bad_rows(source), source.bad_topic, pipeline)
+            name = f"{source.name}_bad"
+            starts[name] = sinks.starting(writer, name, checkpoint, None)
+    return starts
+
+
+def _mapping(report: Any) -> Mapping[str, Any]:
+    """Spark's report as plain values, whichever of its releases made it."""
+    import json
+
+    if isinstance(report, dict):
+        return report
+    parsed: Mapping[str, Any] = json.loads(report.json)
+    return parsed
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

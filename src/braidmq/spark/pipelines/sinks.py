@@ -1,0 +1,72 @@
+"""Sinks as streaming queries, each with the checkpoint of its own name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from braidmq.spark.pipelines import formats, upsert
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.duration import Duration
+from braidmq.spark.pipelines.frames import columns_there, told_at
+from braidmq.spark.pipelines.model import LakeSink, Pipeline, Sink, TopicSink, UpsertSink
+
+DATE = "date"
+LAKE_EVERY, UPSERT_EVERY = Duration(60), Duration(10)
+"""Files and versions of a table cost more than records: by default they are made less often."""
+
+Start = Callable[[bool], StreamingQuery]
+"""Starts a query: as a stream, or (True) once over what there is."""
+
+
+def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkpoint) -> Start:
+    """How to start the query of a sink; everything about it that can be checked has been."""
+    with told_at(sink.place, f"sink {sink.name}"):
+        if isinstance(sink, TopicSink):
+            writer = to_topic(formats.encode(frame, sink), sink.topic, pipeline).outputMode(sink.mode.value)
+            writer, every = writer.options(**dict(sink.options)), sink.every
+        elif isinstance(sink, LakeSink):
+            writer, every = _to_lake(frame, sink), sink.every or LAKE_EVERY
+        else:
+            upsert.check(frame, sink)
+            writer, every = _to_table(frame, sink, checkpoint), sink.every or UPSERT_EVERY
+    return starting(writer, sink.name, checkpoint, every)
+
+
+def to_topic(records: DataFrame, topic: str, pipeline: Pipeline) -> DataStreamWriter:
+    options = {"bootstrap.servers": pipeline.bootstrap, "topic": topic, **dict(pipeline.options)}
+    return records.writeStream.format("braid").options(**options)
+
+
+def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every: Duration | None) -> Start:
+    named = writer.queryName(name).option("checkpointLocation", str(checkpoint.query(name)))
+
+    def start(once: bool) -> StreamingQuery:
+        if once:
+            return named.trigger(availableNow=True).start()
+        return named.trigger(processingTime=str(every or Duration(0))).start()
+
+    return start
+
+
+def _to_lake(frame: DataFrame, sink: LakeSink) -> DataStreamWriter:
+    """Spark's own Parquet sink, whose log of files makes each batch count once."""
+    columns_there(frame, (*filter(None, [sink.date_of]), *sink.partition_by), sink.place, f"sink {sink.name}")
+    if DATE not in frame.columns:
+        # Without a column of event time, the day of the batch, which a replay of it keeps.
+        moment = F.col(sink.date_of) if sink.date_of else F.current_timestamp()
+        frame = frame.withColumn(DATE, F.to_date(moment))
+    return frame.writeStream.format("parquet").partitionBy(DATE, *sink.partition_by).option("path", sink.path)
+
+
+def _to_table(frame: DataFrame, sink: UpsertSink, checkpoint: Checkpoint) -> DataStreamWriter:
+    def write(batch_frame: DataFrame, batch: int) -> None:
+        identity = json.loads((checkpoint.query(sink.name) / "metadata").read_text())
+        upsert.apply(batch_frame, batch, sink, identity["id"])
+
+    return frame.writeStream.outputMode("update").foreachBatch(write)

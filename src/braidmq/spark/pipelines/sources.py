@@ -1,0 +1,142 @@
+"""Sources as DataFrames: topics, files and tables, as streams or as they stand.
+
+A schema that is to be found is found by looking at some records on the driver, and kept in the checkpoint:
+the next run must read the same columns, whatever has been sent since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from braidmq.client.consumer import Consumer
+from braidmq.client.consumer import Start as ConsumerStart
+from braidmq.spark.pipelines import avro, formats, table_source
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
+from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.model import (
+    FileSource,
+    Metadata,
+    Pipeline,
+    Source,
+    Start,
+    TableSource,
+    TopicSource,
+    ValueFormat,
+)
+
+SAMPLE_WAIT_S = 2.0
+SAMPLE_POLLS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens the sources of one pipeline."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    checkpoint: Checkpoint
+
+    def open(self, source: Source) -> DataFrame:
+        return with_watermark(self._frame(source), source.watermark, source.place)
+
+    def _frame(self, source: Source) -> DataFrame:
+        match source:
+            case TopicSource():
+                return formats.decode(self.records(source), source, self.schema(source))
+            case FileSource():
+                return self._files(source)
+            case TableSource():
+                return self._table(source)
+
+    def bad_rows(self, source: TopicSource) -> DataFrame:
+        return formats.bad_rows(self.records(source), source, self.schema(source), self.pipeline.name)
+
+    def records(self, source: TopicSource) -> DataFrame:
+        """The records of a topic, undecoded."""
+        reader = self.spark.readStream if source.stream else self.spark.read
+        options = {
+            "bootstrap.servers": self.pipeline.bootstrap,
+            "subscribe": source.topic,
+            **_start(source),
+            **dict(self.pipeline.options),
+            **{name: text for name, text in source.options if not name.startswith("value.")},
+        }
+        if Metadata.HEADERS in source.metadata:
+            options["includeHeaders"] = "true"
+        if source.stream and source.batch_records_max is not None:
+            options["maxOffsetsPerTrigger"] = str(source.batch_records_max)
+        return reader.format("braid").schema(formats.columns_read(source)).options(**options).load()
+
+    def schema(self, source: TopicSource) -> StructType | None:
+        """The columns of a topic's values; None where the value is one column."""
+        if source.format in (ValueFormat.TEXT, ValueFormat.RAW):
+            return None
+        if source.avro is not None:
+            ddl = avro.ddl(source.avro)
+        else:
+            ddl = source.schema or self.checkpoint.schema(source.name) or self._infer(source)
+        try:
+            made = StructType.fromDDL(ddl)
+        except PySparkException as error:
+            raise PipelineError(f"{source.place}: schema {ddl!r}: {first_line(error)}") from None
+        assert isinstance(made, StructType)
+        return made
+
+    def _infer(self, source: TopicSource) -> str:
+        values = sample(self.pipeline.bootstrap, source)
+        if not values:
+            raise PipelineError(
+                f"{source.place}: topic {source.topic} holds no records to learn a schema from; send some, or"
+                " write the schema out"
+            )
+        texts = self.spark.sparkContext.parallelize([value.decode(errors="replace") for value in values], 1)
+        if source.format is ValueFormat.JSON:
+            found = self.spark.read.json(texts, mode="DROPMALFORMED").schema
+        else:
+            found = self.spark.read.csv(texts, inferSchema=True, mode="DROPMALFORMED").schema
+        if not found.fields:
+            raise PipelineError(f"{source.place}: the sample of topic {source.topic} is not {source.format}")
+        ddl = found.toDDL()
+        self.checkpoint.keep_schema(source.name, ddl)
+        return ddl
+
+    def _files(self, source: FileSource) -> DataFrame:
+        reader = self.spark.readStream if source.stream else self.spark.read
+        made = reader.format(source.format.value).options(**dict(source.options))
+        if source.schema is not None:
+            made = made.schema(source.schema)
+        elif source.format.value == "csv":
+            made = made.options(header="true", inferSchema="true")
+        with told_at(source.place, f"source {source.name}"):
+            return made.load(source.path)
+
+    def _table(self, source: TableSource) -> DataFrame:
+        if source.is_directory:
+            return table_source.read(self.spark, source.table, source.place)
+        reader = self.spark.readStream if source.stream else self.spark.read
+        with told_at(source.place, f"source {source.name}"):
+            return reader.options(**dict(source.options)).table(source.table)
+
+
+def sample(bootstrap: str, source: TopicSource) -> list[bytes]:
+    """The first values of a topic, over all its partitions."""
+    values: list[bytes] = []
+    with Consumer(bootstrap, reset=ConsumerStart.EARLIEST) as consumer:
+        consumer.assign(source.topic, start=ConsumerStart.EARLIEST)
+        for _ in range(SAMPLE_POLLS_MAX):
+            messages = consumer.poll(SAMPLE_WAIT_S)
+            values += [message.value for message in messages if message.value is not None]
+            if not messages or len(values) >= source.sample_records:
+                break
+    return values[: source.sample_records]
+
+
+def _start(source: TopicSource) -> dict[str, str]:
+    if isinstance(source.start, Start):
+        return {"startingOffsets": source.start.value} if source.stream else {}
+    return {"startingTimestamp": str(source.start), "startingOffsetsByTimestampStrategy": "latest"}

@@ -1,0 +1,94 @@
+"""How a run stands, kept in the checkpoint for `braid pipeline status`.
+
+The run writes it after each batch; whoever asks later also learns from it whether the run is still there: a
+run that was killed has left `running` behind and a process that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+
+FILE = "status.json"
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DIED = "died"
+
+
+@dataclass(slots=True)
+class QueryStatus:
+    """One query, as of its last batch."""
+
+    name: str
+    state: State = State.STARTING
+    batch: int | None = None
+    rows: int = 0
+    rows_per_s: float = 0.0
+    batch_rows: int = 0
+    batch_ms: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    lag: int | None = None
+    watermark: str | None = None
+    restarts: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class RunStatus:
+    """One run of a pipeline."""
+
+    pipeline: str
+    version: int
+    state: State = State.STARTING
+    pid: int = 0
+    host: str = ""
+    started_ms: int = 0
+    updated_ms: int = 0
+    ui: str | None = None
+    error: str | None = None
+    queries: list[QueryStatus] = field(default_factory=list)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        checkpoint.write(FILE, asdict(self))
+
+
+def load_status(checkpoint: Checkpoint) -> RunStatus | None:
+    """The last run's status; `died` where it says running and its process is gone."""
+    written = checkpoint.read(FILE)
+    if written is None:
+        return None
+    queries = [_query(each) for each in written.pop("queries")]
+    status = RunStatus(**{**written, "state": State(written["state"])}, queries=queries)
+    if status.state in (State.STARTING, State.RUNNING, State.RESTARTING) and not _is_alive(status):
+        status.state = State.DIED
+        for query in queries:
+            query.state = State.DIED
+    return status
+
+
+def _query(written: dict[str, Any]) -> QueryStatus:
+    return QueryStatus(**{**written, "state": State(written["state"])})
+
+
+def _is_alive(status: RunStatus) -> bool:
+    if status.host != os.uname().nodename:
+        return True
+    try:
+        os.kill(status.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,138 @@
+"""Steps as DataFrames, each from the DataFrames of its inputs, and each a view that SQL finds by name."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from braidmq.spark.pipelines import newest
+from braidmq.spark.pipelines.frames import WATERMARK_MARK, columns_there, told_at, with_watermark
+from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion
+from braidmq.spark.pipelines.model import (
+    DedupStep,
+    JoinKind,
+    JoinStep,
+    NewestStep,
+    PythonStep,
+    SqlStep,
+    Step,
+    WindowStep,
+)
+
+Frames = Mapping[str, DataFrame]
+
+
+def make(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> DataFrame:
+    """The DataFrame of a step. Errors of Spark's analysis name the step's line."""
+    with told_at(step.place, f"step {step.name}"):
+        return with_watermark(_made(spark, step, frames, directory), step.watermark, step.place)
+
+
+def _made(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> DataFrame:
+    match step:
+        case SqlStep():
+            return spark.sql(step.sql)
+        case PythonStep():
+            return _python(step, frames, directory)
+        case WindowStep():
+            return _window(step, frames[step.inputs[0]])
+        case JoinStep():
+            return _join(step, frames[step.inputs[0]], frames[step.inputs[1]])
+        case DedupStep():
+            return _dedup(step, frames[step.inputs[0]])
+        case NewestStep():
+            columns_there(frames[step.inputs[0]], (*step.by, *step.order_by), step.place, "newest")
+            return newest.in_order(frames[step.inputs[0]], step.by, step.order_by)
+
+
+def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
+    function = (
+        step.function if callable(step.function) else find_function(step.function, directory, step.place)
+    )
+    made = function(*(frames[name] for name in step.inputs))
+    if not isinstance(made, DataFrame):
+        raise PipelineError(
+            f"{step.place}: step {step.name}: the function gave back {type(made).__name__}, not a DataFrame"
+        )
+    return made
+
+
+def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any]:
+    """`module:function`; the module is looked for beside the pipeline's file first."""
+    module_name, _, function_name = name.partition(":")
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0] and error.name != module_name:
+            raise
+        raise PipelineError(
+            f"{place}: python: there is no module {module_name}; it is looked for in {directory} first"
+        ) from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        named = [each for each, what in vars(module).items() if callable(what) and not each.startswith("_")]
+        hint = suggestion(function_name, named)
+        raise PipelineError(f"{place}: python: {module_name} has no function {function_name}{hint}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _window(step: WindowStep, frame: DataFrame) -> DataFrame:
+    columns_there(frame, (step.column, *step.by), step.place, "window")
+    if step.gap is not None:
+        windows = F.session_window(step.column, str(step.gap))
+    else:
+        windows = F.window(step.column, str(step.size), str(step.slide) if step.slide else None)
+    computed = [F.expr(text).alias(name) for name, text in step.compute]
+    grouped = frame.groupBy(windows.alias("window"), *step.by).agg(*computed)
+    edges = [F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end")]
+    return grouped.select(*edges, *step.by, *(name for name, _ in step.compute))
+
+
+def _join(step: JoinStep, left: DataFrame, right: DataFrame) -> DataFrame:
+    for frame, name in ((left, step.inputs[0]), (right, step.inputs[1])):
+        columns_there(frame, step.on, step.place, f"join on {name}")
+    kind = {JoinKind.SEMI: "left_semi", JoinKind.ANTI: "left_anti"}.get(step.kind, step.kind.value)
+    # Columns of the same name on both sides: the right one is told by the name of its input.
+    renamed = {
+        name: f"{name}_{step.inputs[1]}"
+        for name in right.columns
+        if name in left.columns and name not in step.on
+    }
+    right = right.withColumnsRenamed(renamed)
+    if step.within is None:
+        return left.join(right, list(step.on), kind)
+    return _join_in_time(step, left, right, kind)
+
+
+def _join_in_time(step: JoinStep, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
+    left_time, right_time = _event_time(left), _event_time(right)
+    keys = {name: f"_braid_right_{name}" for name in step.on}
+    other = right.withColumnsRenamed(keys)
+    span = F.expr(f"INTERVAL {step.within}")
+    condition = F.col(right_time).between(F.col(left_time) - span, F.col(left_time) + span)
+    for name, renamed in keys.items():
+        condition = condition & (F.col(name) == F.col(renamed))
+    joined = left.join(other, condition, kind)
+    if step.kind in (JoinKind.RIGHT, JoinKind.FULL):
+        joined = joined.withColumns({name: F.coalesce(name, renamed) for name, renamed in keys.items()})
+    return joined.drop(*keys.values())
+
+
+def _event_time(frame: DataFrame) -> str:
+    return next(field.name for field in frame.schema.fields if WATERMARK_MARK in field.metadata)
+
+
+def _dedup(step: DedupStep, frame: DataFrame) -> DataFrame:
+    columns_there(frame, step.by, step.place, "dedup")
+    if not frame.isStreaming:
+        return frame.dropDuplicates(list(step.by))
+    return frame.dropDuplicatesWithinWatermark(list(step.by))

@@ -1,0 +1,189 @@
+"""A checkpoint belongs to the pipeline that made it: what may change in the file, and what may not.
+
+Spark goes on from a checkpoint by position: the first source's offsets to the first source, an operator's
+state to the operator that now stands in its place. A file that changed too much would be given the wrong
+offsets or state, and produce wrong results rather than an error. So what each query was made of is written
+beside its checkpoint and compared before the query starts. `fixed` must be the same; `noted` may change, and
+the user is told what that does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from braidmq.spark.pipelines import graph, sql_names
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.model import (
+    BadRecords,
+    FileSource,
+    JoinStep,
+    LakeSink,
+    Pipeline,
+    PythonStep,
+    Sink,
+    Source,
+    SqlStep,
+    Step,
+    TopicSink,
+    TopicSource,
+)
+
+FORMAT = 1
+SHOWN_LETTERS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a query is made of."""
+
+    fixed: dict[str, str]
+    noted: dict[str, str]
+
+
+def describe(pipeline: Pipeline) -> dict[str, Made]:
+    """Each query of a pipeline."""
+    made = {sink.name: _of_sink(pipeline, sink) for sink in pipeline.sinks}
+    for source in pipeline.sources:
+        if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
+            made[f"{source.name}_bad"] = Made(
+                {"reads": _identity(source)}, {"writes to topic": source.bad_topic or ""}
+            )
+    return made
+
+
+def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
+    """Refuses what the checkpoint cannot follow; the notes are what it can, and what that means."""
+    before = _load(checkpoint)
+    if before is None:
+        return []
+    notes = []
+    for name, made in describe(pipeline).items():
+        if name not in before:
+            notes.append(f"query {name} is new and begins at the start of its sources")
+            continue
+        if refused := list(_differences(before[name].fixed, made.fixed)):
+            what, was, now = refused[0]
+            raise PipelineError(
+                f"{pipeline.place.file}: query {name} cannot go on from {checkpoint.directory}: {what} was"
+                f" {_shown(was)}, now {_shown(now)}. Undo that, or write version: {pipeline.version + 1} in"
+                " the file to begin a new checkpoint (the old one stays)"
+            )
+        notes += [_note(name, *each) for each in _differences(before[name].noted, made.noted)]
+    notes += [
+        f"query {name} is gone; its checkpoint stays" for name in before if name not in describe(pipeline)
+    ]
+    return notes
+
+
+def record(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
+    """Writes down what the checkpoint is made by from now on. Queries that are gone may come back."""
+    queries = {name: asdict(made) for name, made in (_load(checkpoint) or {}).items()}
+    queries |= {name: asdict(made) for name, made in describe(pipeline).items()}
+    checkpoint.write(
+        "pipeline.json",
+        {"format": FORMAT, "pipeline": pipeline.name, "version": pipeline.version, "queries": queries},
+    )
+
+
+def _load(checkpoint: Checkpoint) -> dict[str, Made] | None:
+    written = checkpoint.read("pipeline.json")
+    if written is None:
+        return None
+    if written.get("format") != FORMAT:
+        raise PipelineError(
+            f"{checkpoint.directory} was written by another release (format {written.get('format')}); "
+            "give a new one with --checkpoint"
+        )
+    return {name: Made(each["fixed"], each["noted"]) for name, each in written["queries"].items()}
+
+
+def _differences(before: dict[str, str], now: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    for what in [*before, *(key for key in now if key not in before)]:
+        was, is_now = before.get(what, "not there"), now.get(what, "not there")
+        if was != is_now:
+            yield what, was, is_now
+
+
+def _note(query: str, what: str, was: str, now: str) -> str:
+    text = f"query {query}: {what} was {_shown(was)}, now {_shown(now)}"
+    return text + ("; the checkpoint goes on from its own offsets" if what.startswith("start of") else "")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
+
+
+def _of_sink(pipeline: Pipeline, sink: Sink) -> Made:
+    streams = graph.streams_of(pipeline, sink.source)
+    fixed = {"reads": ", ".join(_identity(source) for source in pipeline.sources_named(streams))}
+    noted: dict[str, str] = {}
+    stateful = False
+    for name in graph.upstream(pipeline, sink.source):
+        step = pipeline.step(name)
+        if step is not None:
+            state = _state(pipeline, step)
+            stateful = stateful or state is not None
+            (fixed if state is not None else noted)[f"step {name}"] = state or _text(step)
+        else:
+            _note_source(pipeline.source(name), fixed, noted)
+    _describe_target(sink, stateful, fixed, noted)
+    return Made(fixed, noted)
+
+
+def _identity(source: Source) -> str:
+    if isinstance(source, TopicSource):
+        return f"topic {source.topic}"
+    return f"files {source.path}" if isinstance(source, FileSource) else f"table {source.table}"
+
+
+def _note_source(source: Source | None, fixed: dict[str, str], noted: dict[str, str]) -> None:
+    if source is None:
+        return
+    if isinstance(source, TopicSource):
+        noted[f"start of {source.name}"] = str(source.start)
+        noted[f"schema of {source.name}"] = source.schema or ""
+    if source.watermark is not None:
+        fixed[f"watermark column of {source.name}"] = source.watermark.column
+        noted[f"watermark delay of {source.name}"] = str(source.watermark.delay)
+
+
+def _state(pipeline: Pipeline, step: Step) -> str | None:
+    """What a step's state depends on; None for a step that keeps none."""
+    streams = len(graph.streams_of(pipeline, step.name))
+    if isinstance(step, PythonStep):
+        return None
+    if isinstance(step, SqlStep):
+        return sql_names.normal(step.sql) if streams and sql_names.is_stateful(step.sql, streams) else None
+    if isinstance(step, JoinStep) and streams < 2:
+        return None
+    return _text(step)
+
+
+def _text(step: Step) -> str:
+    """A step in one line, without its name and place."""
+    if isinstance(step, SqlStep):
+        return sql_names.normal(step.sql)
+    if isinstance(step, PythonStep):
+        return step.function if isinstance(step.function, str) else step.function.__qualname__
+    parts: dict[str, Any] = asdict(step)
+    kept = {key: value for key, value in parts.items() if key not in ("name", "place", "watermark") and value}
+    return f"{type(step).__name__.removesuffix('Step').lower()} {json.dumps(kept, default=str)}"
+
+
+def _describe_target(sink: Sink, stateful: bool, fixed: dict[str, str], noted: dict[str, str]) -> None:
+    if isinstance(sink, TopicSink):
+        fixed["sink"] = "a topic"
+        noted["topic"] = sink.topic
+        (fixed if stateful else noted)["mode"] = sink.mode
+    elif isinstance(sink, LakeSink):
+        fixed["sink"] = f"lake {sink.path}"
+        fixed["directories"] = f"{sink.date_of or 'day of arrival'} {', '.join(sink.partition_by)}".strip()
+    else:
+        fixed["sink"] = f"upsert into {sink.path}"
+        fixed["key"] = ", ".join(sink.key)
+        fixed["order_by"] = ", ".join(sink.order_by)
+        fixed["buckets"] = str(sink.buckets)

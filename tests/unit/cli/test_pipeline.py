@@ -1,0 +1,137 @@
+"""`braid pipeline` as far as it needs no Spark: init, plan, status, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from braidmq.cli import main
+from braidmq.client import Producer
+from braidmq.spark.pipelines import load, templates
+
+FILE = """\
+pipeline: orders
+bootstrap: BOOTSTRAP
+sources:
+  orders: {topic: TOPIC, format: text}
+steps:
+  long: {sql: SELECT * FROM orders WHERE length(value) > 3}
+  unused: {sql: SELECT * FROM orders}
+sinks:
+  out: {from: long, topic: TOPIC.out, format: text}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, bootstrap: str, new_topic: Callable[..., str]) -> Path:
+    topic = new_topic(partitions=2)
+    with Producer(bootstrap) as producer:
+        for number in range(5):
+            producer.send(topic, b"order", partition=number % 2)
+    path = tmp_path / "orders.yaml"
+    path.write_text(FILE.replace("BOOTSTRAP", bootstrap).replace("TOPIC", topic))
+    return path
+
+
+@pytest.mark.parametrize("template", sorted(templates.names()))
+def test_every_template_is_a_pipeline_without_mistakes(
+    template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4 O1: as it stands, with the user's own topic in it."""
+    target = tmp_path / "mine.yaml"
+    assert main(["pipeline", "init", template, str(target), "--topic", "my-topic"]) == 0
+    assert f"braid pipeline plan {target}" in capsys.readouterr().out
+    pipeline = load(target)
+    assert pipeline.name == "mine"
+    assert "my-topic" in {getattr(source, "topic", "") for source in pipeline.sources}
+
+
+def test_templates_are_listed_and_misspelt_ones_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """O1: init without a name shows what there is."""
+    assert main(["pipeline", "init"]) == 0
+    assert "window" in capsys.readouterr().out
+    assert main(["pipeline", "init", "windows", str(tmp_path / "x.yaml")]) == 1
+    assert "did you mean window?" in capsys.readouterr().err
+
+
+def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """O1: unless told to."""
+    target = tmp_path / "mine.yaml"
+    target.write_text("precious")
+    assert main(["pipeline", "init", "topic", str(target)]) == 2
+    assert target.read_text() == "precious"
+    assert "--force" in capsys.readouterr().err
+    assert main(["pipeline", "init", "topic", str(target), "--force"]) == 0
+
+
+def test_plan_shows_the_graph_and_what_would_be_read(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4 O1: topics, partitions, offsets, lag; nothing is run."""
+    assert main(["pipeline", "plan", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "└─ long: SQL SELECT * FROM orders WHERE length(value) > 3" in shown
+    assert "   └─ orders: stream of topic topic-" in shown
+    assert "note: unused is not read by any sink" in shown
+    assert main(["pipeline", "plan", str(file), "--json"]) == 0
+    reads = json.loads(capsys.readouterr().out)["reads"]
+    assert [(row["partition"], row["next_offset"], row["end_offset"], row["lag"]) for row in reads] == [
+        (0, 0, 3, 3),
+        (1, 0, 2, 2),
+    ]
+
+
+def test_plan_goes_on_from_the_checkpoint(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4: what has been read is not read again."""
+    pipeline = load(file)
+    topic = pipeline.sources[0].topic  # type: ignore[union-attr]
+    query = pipeline.checkpoint_directory / "queries" / "out"
+    for name, text in {
+        "offsets": f'v1\n{{}}\n{{"{topic}": {{"0": 2, "1": 2}}}}',
+        "commits": "v1\n{}",
+    }.items():
+        (query / name).mkdir(parents=True)
+        (query / name / "0").write_text(text)
+    assert main(["pipeline", "plan", str(file), "--json"]) == 0
+    assert [row["lag"] for row in json.loads(capsys.readouterr().out)["reads"]] == [1, 0]
+
+
+def test_a_topic_that_is_not_there_is_told_with_its_line(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4: and with the one that was meant."""
+    topic = load(file).sources[0].topic  # type: ignore[union-attr]
+    file.write_text(file.read_text().replace(f"{{topic: {topic}, f", f"{{topic: {topic}x, f"))
+    assert main(["pipeline", "run", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"{file}:4: there is no topic {topic}x; did you mean ")
+
+
+def test_a_broker_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4: before Spark is started."""
+    path = tmp_path / "orders.yaml"
+    path.write_text(FILE.replace("BOOTSTRAP", "127.0.0.1:1").replace("TOPIC", "orders"))
+    assert main(["pipeline", "run", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "no broker answers at 127.0.0.1:1" in told
+    assert "braid serve" in told
+    assert main(["pipeline", "plan", str(path), "--offline"]) == 0
+
+
+def test_mistakes_are_one_to_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4 O1: file, line, what, and what to do; exit code 2."""
+    path = tmp_path / "orders.yaml"
+    path.write_text(FILE.replace("format", "formt").replace("bootstrap", "bootstrab"))
+    assert main(["pipeline", "run", str(path)]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"{path}:2: the pipeline: unknown key bootstrab; did you mean bootstrap?"
+    assert len(told) >= 3
+
+
+def test_status_of_a_pipeline_that_never_ran(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4 O1: says so."""
+    assert main(["pipeline", "status", str(file)]) == 0
+    assert "never run" in capsys.readouterr().out

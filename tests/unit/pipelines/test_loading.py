@@ -1,0 +1,257 @@
+"""Pipelines read from YAML: what is understood, and how mistakes are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braidmq.spark.pipelines import PipelineError, PipelineMistakes, load, loads
+from braidmq.spark.pipelines.duration import Duration, parse_duration
+from braidmq.spark.pipelines.model import (
+    BadRecords,
+    LakeSink,
+    Start,
+    TopicSink,
+    TopicSource,
+    UpsertSink,
+    ValueFormat,
+    Watermark,
+    WindowStep,
+)
+
+ORDERS = """\
+pipeline: orders
+bootstrap: 127.0.0.1:9092
+sources:
+  orders:
+    topic: orders
+    schema: id STRING NOT NULL, amount DECIMAL(10, 2), at TIMESTAMP
+    watermark: at, 10 minutes
+    bad_records: {topic: orders.bad}
+    metadata: [key, offset]
+steps:
+  per_minute:
+    from: orders
+    window:
+      on: at
+      size: 1 minute
+      compute: {orders: count(*), revenue: sum(amount)}
+sinks:
+  out:
+    from: per_minute
+    topic: orders.per-minute
+    key: window_start
+"""
+
+
+def mistakes(text: str, tmp_path: Path) -> list[tuple[int, str]]:
+    with pytest.raises(PipelineMistakes) as raised:
+        loads(text, tmp_path)
+    return [(mistake.place.line, mistake.text) for mistake in raised.value.mistakes]
+
+
+def test_a_file_becomes_sources_steps_and_sinks(tmp_path: Path) -> None:
+    """S4: every value where it belongs, with the defaults of what is not said."""
+    pipeline = loads(ORDERS, tmp_path)
+    orders = pipeline.sources[0]
+    assert isinstance(orders, TopicSource)
+    assert (orders.format, orders.start, orders.stream) == (ValueFormat.JSON, Start.EARLIEST, True)
+    assert (orders.bad_records, orders.bad_topic) == (BadRecords.SIDE_TOPIC, "orders.bad")
+    assert orders.watermark == Watermark("at", Duration(600))
+    step = pipeline.steps[0]
+    assert isinstance(step, WindowStep)
+    assert step.compute == (("orders", "count(*)"), ("revenue", "sum(amount)"))
+    assert isinstance(pipeline.sinks[0], TopicSink)
+    assert pipeline.checkpoint_directory == tmp_path / "checkpoints" / "orders" / "v1"
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    """S4: a pipeline can be started from anywhere; URLs stay what they are."""
+    lake = ORDERS.replace("topic: orders.per-minute\n    key: window_start", "lake: lake/orders")
+    sink = loads(lake, tmp_path).sinks[0]
+    assert isinstance(sink, LakeSink)
+    assert sink.path == str(tmp_path / "lake" / "orders")
+    far = loads(lake.replace("lake/orders", "s3a://bucket/orders"), tmp_path).sinks[0]
+    assert isinstance(far, LakeSink)
+    assert far.path == "s3a://bucket/orders"
+
+
+def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) -> None:
+    """S4: in every part of a file."""
+    found = mistakes(
+        ORDERS.replace("bad_records:", "bad_record:")
+        .replace("    key:", "    keys:")
+        .replace("bootstrap:", "bootstraps:"),
+        tmp_path,
+    )
+    assert [line for line, _ in found] == [2, 8, 21]
+    assert "unknown key bootstraps; did you mean bootstrap?" in found[0][1]
+    assert "source orders: unknown key bad_record; did you mean bad_records?" in found[1][1]
+    assert "sink out: unknown key keys; did you mean key?" in found[2][1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "text"),
+    [
+        ("topic: orders\n", "topik: orders\n", 5, "did you mean topic?"),
+        ("from: per_minute", "from: per_minut", 18, "did you mean per_minute?"),
+        ("from: orders", "from: order", 11, "did you mean orders?"),
+        ("size: 1 minute", "size: one minute", 15, "is not a span of time"),
+        ("watermark: at, 10 minutes", "watermark: at", 7, "column, 10 minutes"),
+        ("watermark: at, 10 minutes\n", "start: soon\n", 7, "2026-11-15T21:00"),
+        ("      on: at\n", "", 13, "needs on"),
+        ("key, offset", "key, offsets", 9, "did you mean offset?"),
+        ("amount DECIMAL(10, 2)", "amount", 6, "write: name TYPE"),
+        ("DECIMAL(10, 2)", "DECIMAL(10, 2", 6, "brackets"),
+        ("127.0.0.1:9092", "127.0.0.1:port", 2, "bootstrap"),
+        ("      size: 1 minute\n", "", 13, "size (a window) or gap (a session)"),
+        ("topic: orders.per-minute", "topic: a/b", 20, "cannot be the name of a topic"),
+        ("      on: at", "      on: other", 11, "a watermark on at"),
+        ("    watermark: at, 10 minutes\n", "", 10, "need a watermark; give orders one"),
+        ("topic: orders.per-minute", "topic: orders", 18, "a loop"),
+        ("  orders:\n    topic", "  orders:\n    files: x\n    topic", 5, "both topic and files"),
+        ("pipeline: orders\n", "pipeline: orders\npipeline: again\n", 2, "given twice"),
+        ("    from: per_minute\n", "\tfrom: per_minute\n", 19, "indent with spaces"),
+        (
+            "bootstrap: 127.0.0.1:9092",
+            "bootstrap: ${NO_SUCH_VARIABLE}",
+            2,
+            "the environment has no NO_SUCH_VARIABLE",
+        ),
+        ("pipeline: orders\n", "pipeline: orders\nversion: two\n", 2, "whole number"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_line(
+    before: str, after: str, line: int, text: str, tmp_path: Path
+) -> None:
+    """S4: before anything is started."""
+    assert before in ORDERS
+    found = mistakes(ORDERS.replace(before, after, 1), tmp_path)
+    assert any(at == line and text in said for at, said in found), found
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    """S4: one look, not one run for each."""
+    text = ORDERS.replace("schema:", "shema:").replace("size:", "sise:").replace("key:", "kee:")
+    assert len(mistakes(text, tmp_path)) >= 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "just a text", "- a\n- b", "sources: 3\npipeline: x\nsinks: []", "a: [1, 2"]
+)
+def test_what_is_no_pipeline_is_refused_in_words(text: str, tmp_path: Path) -> None:
+    """S4: whatever is in the file."""
+    assert mistakes(text, tmp_path)
+
+
+def test_sql_may_hold_dollar_braces_of_its_own(tmp_path: Path) -> None:
+    """S4: Spark has variables too."""
+    text = ORDERS.replace(
+        ORDERS[ORDERS.index("    from: orders") : ORDERS.index("sinks:")],
+        "    sql: SELECT '${x}' AS value FROM orders\n",
+    )
+    assert "${x}" in loads(text, tmp_path).steps[0].sql  # type: ignore[union-attr]
+
+
+def test_values_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: one file for several brokers."""
+    monkeypatch.setenv("PLACE", "queue.example.com:9092")
+    text = ORDERS.replace("127.0.0.1:9092", "${PLACE:-127.0.0.1:9092}")
+    assert loads(text, tmp_path).bootstrap == "queue.example.com:9092"
+    monkeypatch.delenv("PLACE")
+    assert loads(text, tmp_path).bootstrap == "127.0.0.1:9092"
+
+
+def test_steps_in_a_ring_are_refused(tmp_path: Path) -> None:
+    """S4: with the ring spelt out."""
+    text = """\
+pipeline: ring
+sources: {a: {topic: a, format: text}}
+steps:
+  b: {sql: SELECT * FROM c JOIN a ON true}
+  c: {sql: SELECT * FROM b}
+sinks: {out: {from: b, topic: out}}
+"""
+    assert mistakes(text, tmp_path) == [(4, "steps read one another in a ring: b -> c -> b")]
+
+
+def test_a_sink_needs_a_stream(tmp_path: Path) -> None:
+    """S4: a table alone would never end or never begin."""
+    text = "pipeline: x\nsources: {a: {files: dir, format: csv}}\nsinks: {out: {from: a, topic: out}}\n"
+    assert "read: stream" in mistakes(text, tmp_path)[0][1]
+
+
+def test_joins_of_streams_say_how_far_apart(tmp_path: Path) -> None:
+    """S4: and both need event time, or their state would grow for ever."""
+    text = """\
+pipeline: joined
+sources:
+  a: {topic: a, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+  b: {topic: b, schema: 'id BIGINT, at TIMESTAMP'}
+steps:
+  both: {from: [a, b], join: {on: id}}
+sinks: {out: {from: both, topic: out}}
+"""
+    told = [said for _, said in mistakes(text, tmp_path)]
+    assert any("within: 1 hour" in each for each in told)
+    assert any("b needs a watermark" in each for each in told)
+
+
+def test_dedup_cannot_remember_longer_than_the_watermark(tmp_path: Path) -> None:
+    """S4: rather than forget silently."""
+    text = """\
+pipeline: once
+sources:
+  a: {topic: a, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+steps:
+  b: {from: a, dedup: {by: id, within: 1 hour}}
+sinks: {out: {from: b, topic: out}}
+"""
+    assert "only 1 minute; raise it" in mistakes(text, tmp_path)[0][1]
+    assert loads(text.replace("1 minute", "2 hours"), tmp_path).steps
+
+
+def test_an_upsert_names_key_and_order(tmp_path: Path) -> None:
+    """S4: without an order nobody could say which change is newer."""
+    text = (
+        "pipeline: x\nsources: {a: {topic: a, schema: id INT}}\nsinks: {t: {from: a, upsert: t, key: id}}\n"
+    )
+    assert mistakes(text, tmp_path) == [(3, "sink t needs order_by")]
+    sink = loads(text.replace("key: id", "key: id, order_by: id"), tmp_path).sinks[0]
+    assert isinstance(sink, UpsertSink)
+    assert sink.key == ("id",)
+
+
+def test_an_avro_source_takes_its_schema_from_a_file(tmp_path: Path) -> None:
+    """S4: or says which file is missing."""
+    source = "{topic: a, format: avro, schema: a.avsc}"
+    text = f"pipeline: x\nsources: {{a: {source}}}\nsinks: {{o: {{from: a, topic: o}}}}\n"
+    assert "there is no file" in mistakes(text, tmp_path)[0][1]
+    (tmp_path / "a.avsc").write_text('{"type": "record"}')
+    read = loads(text, tmp_path).sources[0]
+    assert isinstance(read, TopicSource)
+    assert read.avro is not None
+    assert read.avro.text == '{"type": "record"}'
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """S4: with the command that makes one."""
+    with pytest.raises(PipelineError, match="braid pipeline init"):
+        load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "spark"),
+    [
+        ("10 minutes", 600, "10 minutes"),
+        ("1h", 3600, "1 hour"),
+        ("90 s", 90, "90 seconds"),
+        ("250ms", 0.25, "250 milliseconds"),
+    ],
+)
+def test_spans_of_time_are_read_as_people_write_them(text: str, seconds: float, spark: str) -> None:
+    """S4: and written as Spark reads them."""
+    found = parse_duration(text)
+    assert found == Duration(seconds)
+    assert str(found) == spark

@@ -1,0 +1,170 @@
+"""Checkpoints and the files that made them: what may change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from braidmq.spark.pipelines import PipelineError, loads, versions
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State, load_status
+
+FILE = """\
+pipeline: orders
+sources:
+  orders:
+    topic: orders
+    schema: id STRING, shop STRING, amount DOUBLE, at TIMESTAMP
+    watermark: at, 10 minutes
+  clicks: {topic: clicks, schema: 'id STRING, at TIMESTAMP', watermark: 'at, 1 minute'}
+steps:
+  large:
+    sql: SELECT * FROM orders WHERE amount > 100
+  per_minute:
+    from: large
+    window: {on: at, size: 1 minute, by: shop, compute: {n: count(*)}}
+  totals:
+    sql: SELECT shop, count(*) AS n FROM orders GROUP BY shop
+  both:
+    sql: SELECT id FROM orders UNION ALL SELECT id FROM clicks
+sinks:
+  minutes: {from: per_minute, topic: minutes}
+  sums: {from: totals, topic: sums, mode: update}
+  ids: {from: both, topic: ids}
+  table: {from: large, upsert: tables/large, key: id, order_by: at}
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    pipeline = loads(FILE, tmp_path)
+    made = Checkpoint(pipeline.checkpoint_directory)
+    versions.record(pipeline, made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        ("", "", None),
+        ("amount > 100", "amount > 200", "step large was"),
+        ("watermark: at, 10 minutes", "watermark: at, 1 hour", "watermark delay of orders"),
+        ("topic: minutes", "topic: minutes-2", "topic was minutes"),
+        ("    topic: orders\n", "    topic: orders\n    start: latest\n", "goes on from its own offsets"),
+        ("  ids: {from: both, topic: ids}\n", "", "query ids is gone"),
+        ("sinks:\n", "sinks:\n  more: {from: large, topic: more}\n", "query more is new"),
+        (
+            "SELECT shop, count(*) AS n FROM",
+            "select  shop, COUNT(*) as n -- the same\n from".replace("\n", " "),
+            None,
+        ),
+    ],
+)
+def test_a_change_the_checkpoint_can_follow_goes_on(
+    before: str, after: str, note: str | None, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    """S4: and the user is told what it does."""
+    if "-- the same" in after:
+        after = after.replace("-- the same", "/* the same */")
+    changed = loads(FILE.replace(before, after, 1), tmp_path)
+    notes = versions.check(changed, checkpoint)
+    assert any(note in each for each in notes) if note else notes == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("    topic: orders\n", "    topic: orders-2\n", "reads was topic orders, now topic orders-2"),
+        ("size: 1 minute", "size: 5 minutes", "step per_minute was"),
+        ("by: shop, compute", "by: id, compute", "step per_minute was"),
+        ("GROUP BY shop", "GROUP BY shop, id", "step totals was"),
+        (
+            "SELECT id FROM orders UNION ALL SELECT id FROM clicks",
+            "SELECT id FROM clicks UNION ALL SELECT id FROM orders",
+            "reads was topic orders, topic clicks, now topic clicks, topic orders",
+        ),
+        ("mode: update", "mode: complete", "mode was update"),
+        ("key: id", "key: shop", "key was id"),
+        ("order_by: at", "order_by: amount", "order_by was at"),
+        ("ids: {from: both, topic: ids}", "ids: {from: both, lake: ids}", "sink was a topic"),
+    ],
+)
+def test_a_change_the_checkpoint_cannot_follow_is_refused_with_the_reason(
+    before: str, after: str, reason: str, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    """S4: and with what to do about it."""
+    changed = loads(FILE.replace(before, after, 1), tmp_path)
+    with pytest.raises(PipelineError) as raised:
+        versions.check(changed, checkpoint)
+    assert reason in str(raised.value)
+    assert "version: 2" in str(raised.value)
+
+
+def test_a_new_version_begins_a_new_checkpoint(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """S4: the old one stays where it is."""
+    changed = loads(
+        FILE.replace("size: 1 minute", "size: 5 minutes").replace(
+            "pipeline: orders", "pipeline: orders\nversion: 2"
+        ),
+        tmp_path,
+    )
+    assert changed.checkpoint_directory == checkpoint.directory.parent / "v2"
+    assert versions.check(changed, Checkpoint(changed.checkpoint_directory)) == []
+
+
+def test_a_query_that_comes_back_must_still_fit(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """S4: what it was made of is remembered while it is gone."""
+    without = loads(FILE.replace("  sums: {from: totals, topic: sums, mode: update}\n", ""), tmp_path)
+    versions.record(without, checkpoint)
+    back = loads(FILE.replace("GROUP BY shop", "GROUP BY id"), tmp_path)
+    with pytest.raises(PipelineError, match="step totals"):
+        versions.check(back, checkpoint)
+
+
+def test_a_second_run_on_a_checkpoint_is_kept_out(checkpoint: Checkpoint) -> None:
+    """S4: two runs would take each other's batches."""
+    with checkpoint.held(), pytest.raises(PipelineError, match="in use by another run"), checkpoint.held():
+        pass
+    with checkpoint.held():
+        pass
+
+
+def test_positions_come_from_the_last_finished_batch(checkpoint: Checkpoint) -> None:
+    """S4: a batch that was only planned is read again."""
+    query = checkpoint.query("minutes")
+    for name in ("offsets", "commits"):
+        (query / name).mkdir(parents=True)
+    for batch in (0, 1):
+        lines = ["v1", "{}", json.dumps({"orders": {"0": 10 * (batch + 1)}}), "not of a topic"]
+        (query / "offsets" / str(batch)).write_text("\n".join(lines))
+    assert checkpoint.positions("minutes") == []
+    (query / "commits" / "0").write_text("v1\n{}")
+    assert checkpoint.last_batch("minutes") == 0
+    assert checkpoint.positions("minutes") == [{"orders": {"0": 10}}, None]
+
+
+def test_a_run_that_was_killed_is_known_to_have_died(checkpoint: Checkpoint) -> None:
+    """S4: its process is gone, whatever it wrote last."""
+    import os
+
+    status = RunStatus(
+        "orders", 1, State.RUNNING, os.getpid(), os.uname().nodename, queries=[QueryStatus("minutes")]
+    )
+    status.save(checkpoint)
+    alive = load_status(checkpoint)
+    assert alive is not None
+    assert alive.state is State.RUNNING
+    status.pid = 2**22 + 1
+    status.save(checkpoint)
+    dead = load_status(checkpoint)
+    assert dead is not None
+    assert (dead.state, dead.queries[0].state) == (State.DIED, State.DIED)
+
+
+def test_a_damaged_checkpoint_file_is_named(checkpoint: Checkpoint) -> None:
+    """S4: rather than a traceback."""
+    (checkpoint.directory / "pipeline.json").write_text("{")
+    with pytest.raises(PipelineError, match=r"pipeline\.json is damaged"):
+        checkpoint.read("pipeline.json")
