@@ -86,14 +86,14 @@ class Cluster:
     def connection(self, node_id: int) -> Connection:
         if node_id not in self.brokers:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not in the cluster")
-        return self._connect(self.brokers[node_id])
+        return self.connection_to(self.brokers[node_id])
 
     def any_connection(self) -> Connection:
         """A connection to some broker: a known one first, then the bootstrap addresses in turn."""
         reasons = []
         for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
             try:
-                return self._connect(address)
+                return self.connection_to(address)
             except (Unreachable, TimedOut) as error:
                 reasons.append(error)
         # Next time begin with another: the first one may be down for long.
@@ -123,6 +123,16 @@ class Cluster:
         for topic in answer.topics:
             self._remember(topic)
         return answer
+
+    def assume(self, at: TopicPartition, node_id: int, address: Address) -> None:
+        """Takes somebody's word for who leads a partition; where it is wrong, the broker says so."""
+        self.brokers.setdefault(node_id, address)
+        self._leaders.setdefault(at, node_id)
+
+    def leader_of(self, at: TopicPartition) -> tuple[int, Address] | None:
+        """Who leads a partition as far as is known, for `assume` elsewhere."""
+        node_id = self._leaders.get(at, -1)
+        return (node_id, self.brokers[node_id]) if node_id in self.brokers else None
 
     def forget(self, topic: str) -> None:
         """A route proved wrong: ask again before the next use."""
@@ -167,7 +177,8 @@ class Cluster:
             if partition.leader_id >= 0:
                 self._leaders[TopicPartition(name, partition.partition_index)] = partition.leader_id
 
-    def _connect(self, address: Address) -> Connection:
+    def connection_to(self, address: Address) -> Connection:
+        """The connection to an address, made where there is none."""
         known = self._connections.get(address)
         if known is None or known.closed:
             known = Connection(address, client_id=self._client_id, timeout_s=self.timeout_s)

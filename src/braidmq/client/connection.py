@@ -46,6 +46,13 @@ class Connection:
             self.close()
             raise
 
+    @property
+    def is_local(self) -> bool:
+        """Whether both ends have the same address, which only a broker on this machine can have."""
+        if self.closed or self._socket.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        return bool(self._socket.getpeername()[0] == self._socket.getsockname()[0])
+
     def version(self, request: type[Message], newest: int | None = None) -> int:
         """The newest version of a request both sides speak, at most `newest`."""
         ours_oldest, ours_newest = request.versions

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from braidmq.spark import positions
+from braidmq.spark import filters, positions
+from braidmq.spark.filters import Pushed
+from braidmq.spark.plan import directories, plan
 from braidmq.spark.query import Query
-from braidmq.spark.splits import Split, split
+from braidmq.spark.splits import Split
 from braidmq.spark.task import read_split
 
 
@@ -19,22 +21,32 @@ class BatchReader(DataSourceReader):
     def __init__(self, query: Query, columns: tuple[str, ...]) -> None:
         self.query = query
         self.columns = columns
+        self.pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        with positions.connect(self.query) as cluster:
-            some = positions.partitions(cluster, self.query)
-            starts = positions.resolve(cluster, self.query, some, self.query.start, "starting")
-            ends = positions.resolve(cluster, self.query, some, self.query.end, "ending")
-        return list(split(starts, ends))
+        return list(plan_batch(self.query, self.pushed))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands a partition without a value to a query that has none.
         if isinstance(partition, Split):
-            yield from read_split(self.query, self.columns, partition)
+            for batch in read_split(self.query, self.columns, partition):
+                yield from self.pushed.keep(batch)
 
 
 class FilteringBatchReader(BatchReader):
     """The same, told by Spark which rows a query keeps."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        return filters
+    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.pushed, left = filters.push(filters_)
+        return left
+
+
+def plan_batch(query: Query, pushed: Pushed) -> list[Split]:
+    """The tasks of a batch read: offsets as asked for, narrowed by the filters that were pushed down."""
+    with positions.connect(query) as cluster:
+        topology = positions.topology(cluster, query)
+        some = topology.partitions
+        starts = positions.resolve(cluster, query, some, query.start, "starting")
+        ends = positions.resolve(cluster, query, some, query.end, "ending")
+        starts, ends = filters.narrow(cluster, pushed, starts, ends)
+        return plan(cluster, query, starts, ends, directories(cluster, query, topology))

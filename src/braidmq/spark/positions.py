@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
@@ -25,8 +26,15 @@ def connect(query: Query) -> Cluster:
     return Cluster(query.bootstrap, client_id=CLIENT_ID, timeout_s=query.timeout_s)
 
 
-def partitions(cluster: Cluster, query: Query) -> list[TopicPartition]:
-    """Every partition the query reads, as the cluster has them now."""
+class Topology(NamedTuple):
+    """Every partition a query reads, as the cluster has them now, and the ids of their topics."""
+
+    partitions: list[TopicPartition]
+    topic_ids: dict[str, bytes]
+
+
+def topology(cluster: Cluster, query: Query) -> Topology:
+    """Asks for what the query subscribes to; TopicMissing where it names what is not there."""
     subscription = query.subscription
     if subscription.pattern is not None:
         matches = re.compile(subscription.pattern).fullmatch
@@ -35,17 +43,18 @@ def partitions(cluster: Cluster, query: Query) -> list[TopicPartition]:
     else:
         answer = cluster.refresh(list(subscription.topics or subscription.assigned))
         chosen = answer.topics
-    found = []
+    found, ids = [], {}
     for topic in chosen:
         code = ErrorCode(topic.error_code)
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code is ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise TopicMissing(f"there is no topic {topic.name!r} at {query.bootstrap}; create it first")
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"topic {topic.name}: {code.name.lower().replace('_', ' ')}")
+        ids[topic.name or ""] = topic.topic_id
         found += [TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions]
     if subscription.assigned:
         found = _assigned(subscription.assigned, found)
-    return sorted(found)
+    return Topology(sorted(found), {name: each for name, each in ids.items() if any(each)})
 
 
 def _assigned(
@@ -64,6 +73,11 @@ def edges(cluster: Cluster, some: Iterable[TopicPartition], edge: Start, isolati
     level = int(isolation is Isolation.READ_COMMITTED)
     found = list_offsets(cluster, dict.fromkeys(some, int(edge)), level)
     return {at: spot.offset for at, spot in found.items()}
+
+
+def earliest(cluster: Cluster, at: TopicPartition) -> int:
+    """The first offset that a partition still has."""
+    return list_offsets(cluster, {at: int(Start.EARLIEST)})[at].offset
 
 
 def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: Bound, side: str) -> Offsets:

@@ -1,30 +1,81 @@
-"""The unit of work of one task: a range of offsets of one partition."""
+"""The unit of work of one task: a range of offsets of one partition, and how a query is cut into such ranges.
+
+A partition is one task, unless the query asks for more (`minPartitions`, `maxRecordsPerPartition`) or the
+partition is so large that cores would idle while one task reads it: then it is cut into pieces of equal
+numbers of offsets. Pieces of one partition keep their order in the plan; nothing else is promised about rows
+of several tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
+from braidmq.address import Address
 from braidmq.client.cluster import TopicPartition
+
+SPLIT_RECORDS = 1_000_000
+"""Offsets in a task that nobody has said anything about: seconds of work, so a failed task costs little."""
 
 
 @dataclass(frozen=True)
 class Split(InputPartition):
-    """Offsets `start` (read) to `end` (not read) of a partition."""
+    """Offsets `start` to `end` (excluded) of a partition; who leads it; where it lies, if on this machine."""
 
     topic: str
     partition: int
     start: int
     end: int
+    leader_id: int = -1
+    leader: Address | None = None
+    directory: str | None = None
+    machine: str = ""
+
+    @property
+    def at(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+        return f"{self.at} [{self.start}, {self.end})"
 
 
-def split(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Iterator[Split]:
-    """One split for each partition that has something to read."""
-    for at, start in sorted(starts.items()):
-        if at in ends and start < ends[at]:
-            yield Split(at.topic, at.partition, start, ends[at])
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one partition, not yet cut."""
+
+    at: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
+    """What there is to read, by partition; those without anything are left out."""
+    both = [Range(at, start, ends[at]) for at, start in sorted(starts.items()) if at in ends]
+    return [each for each in both if each.size > 0]
+
+
+def cut(whole: list[Range], partitions_min: int | None = None, records_max: int | None = None) -> list[Range]:
+    """The ranges of tasks, at least `partitions_min` of them where there are as many records."""
+    pieces = [piece for each in whole for piece in _pieces(each, records_max or SPLIT_RECORDS)]
+    total = sum(each.size for each in whole)
+    if partitions_min is None or len(pieces) >= partitions_min or not total:
+        return pieces
+    shares = [max(1, -(-each.size * partitions_min // total)) for each in whole]
+    return [piece for each, share in zip(whole, shares, strict=True) for piece in _equal(each, share)]
+
+
+def _pieces(whole: Range, records_max: int) -> list[Range]:
+    return _equal(whole, -(-whole.size // records_max))
+
+
+def _equal(whole: Range, count: int) -> list[Range]:
+    count = min(count, whole.size)
+    cuts = [whole.start + whole.size * number // count for number in range(count + 1)]
+    return [Range(whole.at, first, end) for first, end in pairwise(cuts)]

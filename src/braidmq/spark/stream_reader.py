@@ -1,6 +1,9 @@
 """Streams: offsets are planned on the driver for each micro-batch, and written to Spark's checkpoint as JSON.
 
-The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read.
+The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read. When
+Spark asks what is new since `start`, everything before `start` has been processed and recorded, so that is
+the moment to publish positions (`commit` comes a batch later, and never for the last one of an available-now
+run).
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
-from braidmq.spark import positions
-from braidmq.spark.positions import Offsets
+from braidmq.spark import limits, positions
+from braidmq.spark.group import GroupPositions
+from braidmq.spark.loss import RecordsLost, report_loss
+from braidmq.spark.plan import directories, plan
+from braidmq.spark.positions import Offsets, Topology
 from braidmq.spark.query import Query
-from braidmq.spark.splits import Split, split
-from braidmq.spark.task import read_split
+from braidmq.spark.splits import Split
+from braidmq.spark.task import freeze_garbage, read_split
 
 Json = dict[str, dict[str, int]]
 
@@ -35,50 +42,94 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.query = query
         self.columns = columns
         self._cluster: Cluster | None = None
+        self._group: GroupPositions | None = None
+        self._topology = Topology([], {})
+        self._directories: dict[TopicPartition, str] = {}
         self._target: Offsets | None = None
+        self._ends: Offsets = {}
+        self._pace = limits.Pace(query)
 
     def initialOffset(self) -> Json:  # noqa: N802
-        cluster = self._connected()
-        some = positions.partitions(cluster, self.query)
-        return to_json(positions.resolve(cluster, self.query, some, self.query.start, "starting"))
+        some = self._refresh().partitions
+        return to_json(positions.resolve(self._connected(), self.query, some, self.query.start, "starting"))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._ends()
+        self._target = self._latest(self._refresh().partitions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self.query.trigger_offsets_max is not None:
             return ReadMaxRows(self.query.trigger_offsets_max)
+        if self.query.trigger_bytes_max is not None:
+            return ReadMaxBytes(self.query.trigger_bytes_max)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802, ARG002
-        ends = self._target if self._target is not None else self._ends()
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         begins = from_json(start)
-        return to_json({at: max(end, begins.get(at, 0)) for at, end in ends.items()})
+        self._publish(begins)
+        self._ends = self._latest(self._refresh().partitions) if self._target is None else self._target
+        begins = self._starts(begins, self._ends)
+        ends = {at: max(end, begins[at]) for at, end in self._ends.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            if self._target is None and self._pace.waits(begins, ends):
+                return start
+            ends = limits.limited(self._connected(), self.query, begins, ends)
+        return to_json(ends)
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802
+        """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
+        return to_json(self._ends) if self._ends else None
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        return list(split(from_json(start), from_json(end)))
+        freeze_garbage()
+        ends = from_json(end)
+        if any(at not in self._topology.partitions for at in ends):
+            # After a restart Spark plans the batch that was under way before it asks for anything new.
+            self._refresh()
+        starts = self._starts(from_json(start), ends)
+        return list(plan(self._connected(), self.query, starts, ends, self._directories))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Split):
             yield from read_split(self.query, self.columns, partition)
 
     def stop(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        for each in (self._cluster, self._group):
+            if each is not None:
+                each.close()
+        self._cluster = self._group = None
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
             self._cluster = positions.connect(self.query)
         return self._cluster
 
-    def _ends(self) -> Offsets:
-        cluster = self._connected()
-        some = positions.partitions(cluster, self.query)
-        return positions.edges(cluster, some, Start.LATEST, self.query.isolation)
+    def _refresh(self) -> Topology:
+        """Looks for new topics and partitions, and for where new ones lie."""
+        known, self._topology = self._topology, positions.topology(self._connected(), self.query)
+        if known != self._topology:
+            self._directories = directories(self._connected(), self.query, self._topology)
+        return self._topology
+
+    def _latest(self, some: list[TopicPartition]) -> Offsets:
+        return positions.edges(self._connected(), some, Start.LATEST, self.query.isolation)
+
+    def _starts(self, begins: Offsets, ends: Offsets) -> Offsets:
+        """Where each partition of `ends` begins: as Spark has it, or at its first record if it is new."""
+        for at, offset in begins.items():
+            if ends.get(at, -1) < offset:
+                lost = RecordsLost(at, offset, offset, ends.get(at))
+                report_loss(lost, self.query.fail_on_data_loss)
+        new = [at for at in ends if at not in begins]
+        firsts = positions.edges(self._connected(), new, Start.EARLIEST, self.query.isolation) if new else {}
+        return {at: begins[at] if at in begins else min(firsts[at], ends[at]) for at in ends}
+
+    def _publish(self, processed: Offsets) -> None:
+        if self._group is None:
+            self._group = GroupPositions(self.query)
+        self._group.publish(processed)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cluster": None}
+        return self.__dict__ | {"_cluster": None, "_group": None}
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> Json:

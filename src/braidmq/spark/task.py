@@ -1,46 +1,91 @@
-"""What runs in a Python worker: a split in, Arrow record batches out."""
+"""What runs in a Python worker: a split in, Arrow record batches out.
+
+A worker keeps its connections from one task to the next, since a stream runs a task a second or more often.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
-from braidmq.client.cluster import TopicPartition
-from braidmq.client.consumer import Consumer
+from braidmq.client.cluster import Cluster
 from braidmq.spark import positions
-from braidmq.spark.columns import arrow_schema
+from braidmq.spark.arrow import ArrowDecoder
+from braidmq.spark.fetch import FETCH_BYTES, RangeFetch, StoredBatch
+from braidmq.spark.local_log import LocalRange, machine
+from braidmq.spark.loss import RecordsLost, report_loss
+from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Split
+
+_idle: dict[str, Cluster] = {}
+"""The cluster of the last task of this worker, with its connections; a task takes it and puts it back."""
 
 
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
     """The records of a split, some thousands at a time."""
     freeze_garbage()
-    schema = arrow_schema(columns)
-    at = TopicPartition(split.topic, split.partition)
-    with positions.connect(query) as cluster, Consumer(cluster, partition_max_bytes=4_194_304) as consumer:
-        consumer.seek(split.topic, split.partition, split.start)
-        while consumer.position(*at) < split.end:
-            messages = [message for message in consumer.poll() if message.offset < split.end]
-            rows = [
-                {
-                    "key": message.key,
-                    "value": message.value,
-                    "topic": message.topic,
-                    "partition": message.partition,
-                    "offset": message.offset,
-                    "timestamp": message.timestamp_ms * 1000,
-                    "timestampType": 0,
-                    "headers": [{"key": name, "value": value} for name, value in message.headers] or None,
-                    "tag": None,
-                    "messageId": None,
-                }
-                for message in messages
-            ]
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+    decoder = ArrowDecoder(columns, split.topic, split.partition, split.start, split.end)
+    for batch in stored_batches(query, split):
+        yield from decoder.feed(batch.header, batch.view)
+    yield from decoder.flush()
+
+
+def stored_batches(query: Query, split: Split) -> Iterator[StoredBatch]:
+    """The batches of a split, from this machine's disk as far as that goes, then from the broker."""
+    position = split.start
+    if split.directory is not None and split.machine == machine():
+        local = LocalRange(split.directory, split.start, split.end, query.isolation)
+        yield from local.batches()
+        position = local.position
+    elif query.local_log is LocalLog.ALWAYS:
+        raise OptionError(f"option localLog is always, but {split.at} is not on this machine; write auto")
+    if position < split.end:
+        with _cluster(query, split) as cluster:
+            yield from _fetched(cluster, query, split, position)
+
+
+def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Iterator[StoredBatch]:
+    while position < split.end:
+        fetch = RangeFetch(cluster, split.at, position, split.end, query.isolation, fetch_bytes(query))
+        try:
+            yield from fetch.batches()
+            return
+        except RecordsLost as lost:
+            begins = positions.earliest(cluster, split.at)
+            report_loss(RecordsLost(lost.at, lost.first, split.end, begins), query.fail_on_data_loss)
+            if begins <= fetch.position:
+                # The partition ends before what was to be read: it was made anew, and is another one.
+                return
+            position = begins
+
+
+def fetch_bytes(query: Query) -> int:
+    """What one answer may hold; a user's own `max.partition.fetch.bytes` goes before ours."""
+    return int(query.client_settings.get("max.partition.fetch.bytes", FETCH_BYTES))
+
+
+@contextmanager
+def _cluster(query: Query, split: Split) -> Iterator[Cluster]:
+    """Connected to the split's leader, which the driver has found; closed when the task did not end well."""
+    key = repr((query.bootstrap, sorted(query.client_settings.items())))
+    cluster = _idle.pop(key, None)
+    for other in _idle.values():
+        other.close()
+    _idle.clear()
+    if cluster is None:
+        cluster = positions.connect(query)
+    if split.leader is not None:
+        cluster.assume(split.at, split.leader_id, split.leader)
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        raise
+    _idle[key] = cluster
 
 
 def freeze_garbage() -> None:

@@ -1,9 +1,13 @@
 """The per-record loops, and nothing else: walk, decode and encode the records of a batch; hash a key.
 
+Records are decoded to Python objects (`decode_records`) for those who look at each one, and to columns in
+Arrow's layout (`decode_columns`, `decode_headers`, `decode_header`) for those who pass on millions.
+
 One source, two lives. As it stands it is plain Python. Where a compiler was found at installation, Cython has
 compiled this same file with the C types of `kernel.pxd` beside it, and the import finds the compiled module
 first; `COMPILED` tells which one runs. So the code here is written for both: integers that fit 64 bits, no
-slices in loops that only look, and masks that C would not need.
+slices in loops that only look, and masks that C would not need. Inside, buffers are plain pointers when
+compiled: handing memoryviews from function to function took most of the time.
 
 A record (KIP-98) is: length, attributes (1 byte), timestamp delta, offset delta, key, value, headers.
 Lengths, deltas and counts are zigzag varints; -1 as a length is null. The callers translate what is reported
@@ -13,6 +17,13 @@ here into errors: this file knows no error codes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+try:
+    import cython
+except ImportError:  # needed to compile, not to run
+    from types import SimpleNamespace
+
+    globals()["cython"] = SimpleNamespace(compiled=False)
 
 Buffer = bytes | bytearray | memoryview
 Headers = Sequence[tuple[str, bytes | None]]
@@ -25,6 +36,7 @@ COMPILED: bool = not __file__.endswith(".py")
 
 # Attributes, two deltas, two lengths and a count, one byte each, behind the length itself.
 RECORD_BYTES_MIN = 6
+BATCH_HEADER_BYTES = 61
 INT32_SHIFT_MAX = 28
 INT64_SHIFT_MAX = 63
 INT64_MAX = 9223372036854775807
@@ -39,8 +51,9 @@ def walk_records(view: Buffer, at: int, count: int) -> int:
     are 0, 1, 2, …, as a producer must number them. `count` is returned when bytes are left over.
     """
     end = len(view)
+    start = _start(view)
     for index in range(count):
-        span = _scan(view, at, end)
+        span = _scan(start, at, end)
         if span[0] < 0 or span[2] != index:
             return index
         at = span[0]
@@ -56,7 +69,7 @@ def decode_records(
     ValueError when one is malformed.
     """
     rows: list[Row] = []
-    view: Buffer = payload
+    view = _start(payload)
     end = len(payload)
     for _ in range(count):
         span = _scan(view, at, end)
@@ -69,6 +82,182 @@ def decode_records(
         rows.append((base_offset + span[2], timestamp + delta, key, value, headers))
         at = span[0]
     return rows, at
+
+
+class BytesColumn:
+    """Byte strings one behind the other as Arrow lays them out: where each ends, their bytes, a bit for each.
+
+    The buffers belong to the caller, who has set `ends[0]` and all of `valid` to zero. What does not fit is
+    not written: the loops below stop in front of the record that has no room.
+    """
+
+    def __init__(self, ends: memoryview, content: memoryview, valid: memoryview) -> None:
+        self.rows = 0
+        self.used = 0
+        self.nulls = 0
+        self.move(ends, content, valid)
+
+    def move(self, ends: memoryview, content: memoryview, valid: memoryview) -> None:
+        """Goes on in other buffers, into which the caller has copied what was written."""
+        self.held = (ends, content, valid)
+        self.rows_max = len(ends) - 1
+        self.room = len(content)
+        if cython.compiled:
+            self.ends = cython.address(ends[0])
+            self.content = cython.address(content[0])
+            self.valid = cython.address(valid[0])
+        else:
+            self.ends, self.content, self.valid = ends, content, valid
+
+
+class Rows:
+    """Where decoded records go, row by row; keys or values that are None are not wanted."""
+
+    def __init__(
+        self,
+        offsets: memoryview,
+        timestamps_us: memoryview,
+        keys: BytesColumn | None,
+        values: BytesColumn | None,
+    ) -> None:
+        self.offsets = offsets
+        self.timestamps_us = timestamps_us
+        self.keys = keys
+        self.values = values
+        self.rows_max = len(offsets)
+        self.count = 0
+        self.headers = 0
+
+
+class Window:
+    """The records of one opened batch, and which of them are wanted: offsets `first` to `end` (excluded)."""
+
+    def __init__(
+        self, payload: Buffer, count: int, base_offset: int, timestamp: int, fixed_timestamp: bool,
+        first: int, end: int,
+    ) -> None:  # fmt: skip
+        self.payload = payload
+        self.base_offset = base_offset
+        self.timestamp = timestamp
+        self.fixed_timestamp = fixed_timestamp
+        self.first = first
+        self.end = end
+        self.at = 0
+        self.left = count
+
+
+def decode_columns(window: Window, rows: Rows) -> None:
+    """Decodes records of `window` into `rows` until the first is used up or the second full.
+
+    `window.left` is then zero, or how many records are still to come; `rows.headers` counts the headers of
+    the rows written by this call. ValueError when a record is malformed.
+    """
+    view = _start(window.payload)
+    end = len(window.payload)
+    keys, values = rows.keys, rows.values
+    row = rows.count
+    rows.headers = 0
+    while window.left > 0 and row < rows.rows_max:
+        span = _scan(view, window.at, end)
+        delta = 0 if window.fixed_timestamp else span[1]
+        if span[0] < 0 or _overflows(window.base_offset, span[2]) or _overflows(window.timestamp, delta):
+            raise ValueError(f"the record at byte {window.at} is malformed")
+        offset = window.base_offset + span[2]
+        if window.first <= offset < window.end:
+            if not (_fits(keys, span[4]) and _fits(values, span[6])):
+                break
+            if keys is not None:
+                _put_column(keys, row, view, span[3], span[4])
+            if values is not None:
+                _put_column(values, row, view, span[5], span[6])
+            rows.offsets[row] = offset
+            rows.timestamps_us[row] = _to_us(window.timestamp + delta)
+            rows.headers += span[8]
+            row += 1
+        window.at = span[0]
+        window.left -= 1
+    rows.count = row
+
+
+def skip_batches(view: Buffer, at: int, offset: int) -> int:
+    """Where the first batch that reaches `offset` begins, from the batch at `at` on; or where sense ends.
+
+    Only base offset, length and last offset delta are looked at: whoever reads the batch checks it.
+    """
+    end = len(view)
+    start = _start(view)
+    while end - at >= BATCH_HEADER_BYTES:
+        size = _int32(start, at + 8) + 12
+        if size < BATCH_HEADER_BYTES or size > end - at:
+            return at
+        base_offset = (_int32(start, at) << 32) + (_int32(start, at + 4) & 0xFFFFFFFF)
+        if base_offset + _int32(start, at + 23) >= offset:
+            return at
+        at += size
+    return at
+
+
+def decode_headers(
+    window: Window,
+    at: int,
+    row: int,
+    ends: memoryview,
+    valid: memoryview,
+    names: BytesColumn,
+    contents: BytesColumn,
+) -> bool:
+    """All headers of the records from byte `at` to `window.at`, as rows from `row` on; whether all had room.
+
+    `ends` and `valid` are the list column around `names` and `contents`; a record without headers is null.
+    """
+    view = _start(window.payload)
+    end = len(window.payload)
+    while at < window.at:
+        span = _scan(view, at, end)
+        if window.first <= window.base_offset + span[2] < window.end:
+            header_at = span[7]
+            for _ in range(span[8]):
+                name_bytes, name_at = _varint(view, header_at, span[0], INT32_SHIFT_MAX)
+                content_bytes, content_at = _varint(view, name_at + name_bytes, span[0], INT32_SHIFT_MAX)
+                if not (_fits(names, name_bytes) and _fits(contents, content_bytes)):
+                    return False
+                if names.rows == names.rows_max or contents.rows == contents.rows_max:
+                    return False
+                _put_column(names, names.rows, view, name_at, name_bytes)
+                _put_column(contents, contents.rows, view, content_at, content_bytes)
+                header_at = content_at + content_bytes if content_bytes > 0 else content_at
+            if span[8] > 0:
+                valid[row >> 3] |= 1 << (row & 7)
+            row += 1
+            ends[row] = names.rows
+        at = span[0]
+    return True
+
+
+def decode_header(window: Window, at: int, row: int, name: bytes, column: BytesColumn) -> bool:
+    """The first header called `name` of each record from byte `at` to `window.at`; whether all had room."""
+    view = _start(window.payload)
+    end = len(window.payload)
+    wanted = _start(name)
+    size = len(name)
+    while at < window.at:
+        span = _scan(view, at, end)
+        if window.first <= window.base_offset + span[2] < window.end:
+            header_at = span[7]
+            found_at, found_bytes = 0, -1
+            for _ in range(span[8]):
+                name_bytes, name_at = _varint(view, header_at, span[0], INT32_SHIFT_MAX)
+                content_bytes, content_at = _varint(view, name_at + name_bytes, span[0], INT32_SHIFT_MAX)
+                if name_bytes == size and _same(view, name_at, wanted, size):
+                    found_at, found_bytes = content_at, content_bytes
+                    break
+                header_at = content_at + content_bytes if content_bytes > 0 else content_at
+            if not _fits(column, found_bytes) or row >= column.rows_max:
+                return False
+            _put_column(column, row, view, found_at, found_bytes)
+            row += 1
+        at = span[0]
+    return True
 
 
 def append_record(
@@ -210,6 +399,59 @@ def _put_bytes(out: bytearray, content: bytes | None) -> None:
     else:
         _put_varint(out, len(content))
         out += content
+
+
+def _start(view: Buffer) -> Buffer:
+    """What the loops read from: the first byte's address when compiled, the buffer itself when not."""
+    if cython.compiled:
+        return cython.address(view[0])  # type: ignore[no-any-return]
+    else:
+        return view
+
+
+def _int32(view: Buffer, at: int) -> int:
+    """The signed big-endian number at `at`."""
+    raw = view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
+    return raw - ((raw & 0x80000000) << 1)
+
+
+def _fits(column: BytesColumn | None, length: int) -> bool:
+    return column is None or length <= column.room - column.used
+
+
+def _put_column(column: BytesColumn, row: int, view: Buffer, at: int, length: int) -> None:
+    """Writes `length` bytes of `view` as row `row`; a negative length is null."""
+    if length >= 0:
+        _copy(column.content, column.used, view, at, length)
+        column.used += length
+        column.valid[row >> 3] |= 1 << (row & 7)
+    else:
+        column.nulls += 1
+    column.ends[row + 1] = column.used
+    column.rows = row + 1
+
+
+def _copy(into: memoryview, to: int, view: Buffer, at: int, count: int) -> None:
+    if cython.compiled:
+        memcpy(into + to, view + at, count)  # type: ignore # noqa: F821
+    else:
+        into[to : to + count] = view[at : at + count]
+
+
+def _same(view: Buffer, at: int, wanted: Buffer, size: int) -> bool:
+    for index in range(size):  # noqa: SIM110
+        if view[at + index] != wanted[index]:
+            return False
+    return True
+
+
+def _to_us(timestamp_ms: int) -> int:
+    """Microseconds, held at the ends of 64 bits: a forged time must not become another one."""
+    if timestamp_ms > INT64_MAX // 1000:
+        return INT64_MAX
+    if timestamp_ms < -(INT64_MAX // 1000):
+        return INT64_MIN
+    return timestamp_ms * 1000
 
 
 def _overflows(start: int, delta: int) -> bool:

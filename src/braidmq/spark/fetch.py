@@ -1,0 +1,190 @@
+"""A range of a partition over the network: the next Fetch is under way while one is decoded.
+
+As soon as an answer is there its batch headers tell where the next one begins, so the next request leaves
+before the records are opened: the broker and the kernel's socket buffers work meanwhile. Answers are large,
+since a task reads one partition only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from braidmq.client.cluster import Attempt, Cluster, TopicPartition
+from braidmq.client.connection import Connection
+from braidmq.client.errors import ClientError, TimedOut, Unreachable
+from braidmq.spark.loss import RecordsLost
+from braidmq.spark.options import Isolation
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from braidmq.wire.records import HEADER_BYTES, BatchHeader, fault, parse_header, records
+
+# From version 13 on topics are named by id; names spare a lookup.
+FETCH_VERSION_MAX = 12
+FETCH_BYTES = 4 * 1024 * 1024
+WAIT_MS = 500
+NO_SESSION_EPOCH = -1
+ABORT_MARKER = b"\x00\x00\x00\x00"
+"""The key of the control record that ends an aborted transaction: version 0, type 0 (KIP-98)."""
+
+
+class StoredBatch(NamedTuple):
+    """One record batch as it is stored, and the bytes it begins."""
+
+    header: BatchHeader
+    view: memoryview
+
+
+class RangeFetch:
+    """Reads batches of one partition from `start` until `end` is reached."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        at: TopicPartition,
+        start: int,
+        end: int,
+        isolation: Isolation,
+        fetch_bytes: int = FETCH_BYTES,
+    ) -> None:
+        self._cluster = cluster
+        self._at = at
+        self._end = end
+        self._isolation = isolation
+        self._fetch_bytes = fetch_bytes
+        self._asked: tuple[Connection, int] | None = None
+        self.position = start
+
+    def batches(self) -> Iterator[StoredBatch]:
+        """Every batch with records of the range that the isolation lets through, its CRC checked.
+
+        RecordsLost when the broker no longer has `position`; ClientError or ApiError when the partition
+        cannot be read within the cluster's timeout.
+        """
+        while self.position < self._end:
+            answer = self._next_answer()
+            whole = list(whole_batches(memoryview(answer.records or b""), self.position))
+            if not whole:
+                raise ClientError(
+                    f"{self._at} ends at {answer.high_watermark}, and was to be read up to {self._end};"
+                    " records that were there are gone: has the topic been deleted and made again?"
+                )
+            aborted = answer.aborted_transactions or []
+            self.position = whole[-1].header.next_offset
+            if self.position < self._end:
+                self._ask()
+            for batch in self._visible(whole, aborted):
+                if trouble := fault(batch.view, 0, len(batch.view)):
+                    offset = batch.header.base_offset
+                    raise ClientError(f"{self._at}: damaged batch at offset {offset}: {trouble}")
+                yield batch
+
+    def _visible(self, whole: list[StoredBatch], aborted: list[AbortedTransaction]) -> Iterator[StoredBatch]:
+        if self._isolation is Isolation.READ_COMMITTED:
+            yield from committed(whole, aborted)
+        else:
+            yield from (batch for batch in whole if not batch.header.is_control)
+
+    def _next_answer(self) -> PartitionData:
+        """The answer to the request under way, or to a new one where that failed or brought nothing."""
+        for attempt in self._cluster.attempts():
+            try:
+                answer = self._receive()
+            except (Unreachable, TimedOut) as error:
+                self._lose_route()
+                attempt.failed(error, retriable=isinstance(error, Unreachable))
+                continue
+            if self._check(answer, attempt):
+                return answer
+        raise AssertionError("attempts end by raising")
+
+    def _check(self, answer: PartitionData, attempt: Attempt) -> bool:
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.NONE:
+            if answer.records or answer.high_watermark < self._end:
+                return True
+            # The broker had nothing yet, which a follower that just took over may say for a moment.
+            attempt.failed(TimedOut(f"{self._at}: nothing at offset {self.position}"), retriable=True)
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise RecordsLost(self._at, self.position, self._end)
+        else:
+            self._lose_route()
+            why = f"{self._at} at offset {self.position}: {code.name.lower().replace('_', ' ')}"
+            attempt.failed(ApiError(code, why), retriable=code.retriable)
+        return False
+
+    def _receive(self) -> PartitionData:
+        if self._asked is None:
+            self._ask()
+        assert self._asked is not None
+        (connection, version), self._asked = self._asked, None
+        answer = connection.receive(FetchResponse, version, WAIT_MS / 1000 + self._cluster.timeout_s)
+        if answer.error_code != ErrorCode.NONE:
+            raise ApiError(ErrorCode(answer.error_code), f"fetch refused by {connection.address}")
+        return answer.responses[0].partitions[0]
+
+    def _ask(self) -> None:
+        partition = FetchPartition(
+            partition=self._at.partition, fetch_offset=self.position, partition_max_bytes=self._fetch_bytes
+        )
+        request = FetchRequest(
+            max_wait_ms=WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+            isolation_level=int(self._isolation is Isolation.READ_COMMITTED),
+            session_epoch=NO_SESSION_EPOCH,
+            topics=[FetchTopic(topic=self._at.topic, partitions=[partition])],
+        )
+        connection = self._cluster.leader(self._at)
+        version = connection.version(FetchRequest, FETCH_VERSION_MAX)
+        connection.send(request, version)
+        self._asked = (connection, version)
+
+    def _lose_route(self) -> None:
+        """Whatever is under way goes to a broker that may no longer be the right one."""
+        if self._asked is not None:
+            self._asked[0].close()
+            self._asked = None
+        self._cluster.forget(self._at.topic)
+
+
+def whole_batches(view: memoryview, position: int) -> Iterator[StoredBatch]:
+    """The batches in an answer that reach `position`; the last one may be cut, and is then left out."""
+    at, end = 0, len(view)
+    while end - at >= HEADER_BYTES:
+        header = parse_header(view, at)
+        if header.size < HEADER_BYTES or header.size > end - at:
+            return
+        if header.next_offset > position:
+            yield StoredBatch(header, view[at : at + header.size])
+        at += header.size
+
+
+def committed(batches: list[StoredBatch], aborted: list[AbortedTransaction]) -> Iterator[StoredBatch]:
+    """What read_committed lets through: no markers, and nothing of a transaction that was aborted.
+
+    `aborted` is what the broker says of these very batches: who aborted, from which offset on.
+    """
+    coming = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+    aborting: set[int] = set()
+    for batch in batches:
+        header = batch.header
+        while coming and coming[-1].first_offset <= header.last_offset:
+            aborting.add(coming.pop().producer_id)
+        if header.is_control:
+            if header.producer_id in aborting and _is_abort(batch):
+                aborting.remove(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            yield batch
+
+
+def _is_abort(batch: StoredBatch) -> bool:
+    marker = next(records(batch.view), None)
+    return marker is not None and marker.key is not None and marker.key[:4] == ABORT_MARKER

@@ -1,0 +1,165 @@
+"""Filters that Spark pushes down: rows that a query drops are not sent to the JVM, and often not read at all.
+
+What the filters say about topic, partition and offset narrows the ranges to read. A lower bound on the
+timestamp does so too, since the broker knows the first record of a time or later; an upper one does not,
+because clients' clocks may go back. Every filter taken is then applied to each Arrow batch in full, so that
+Spark need not look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import ge, gt, le, lt
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.offsets import list_offsets
+from braidmq.spark.columns import ARROW_TYPES
+
+PUSHABLE = ("topic", "partition", "offset", "timestamp", "tag", "messageId")
+NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+COMPARISONS: dict[type[Filter], Callable[[Any, Any], Any]] = {
+    GreaterThan: pc.greater,
+    GreaterThanOrEqual: pc.greater_equal,
+    LessThan: pc.less,
+    LessThanOrEqual: pc.less_equal,
+}
+ORDERS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    GreaterThan: gt,
+    GreaterThanOrEqual: ge,
+    LessThan: lt,
+    LessThanOrEqual: le,
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One filter on one column, as it came."""
+
+    column: str
+    kind: type[Filter]
+    value: Any
+
+    def holds(self, value: Any) -> bool:
+        """For a value that is not null."""
+        if self.kind is EqualTo:
+            return bool(value == self.value)
+        if self.kind is In:
+            return value in self.value
+        return ORDERS[self.kind](value, self.value)
+
+    def mask(self, column: pa.Array) -> pa.Array:
+        kind = ARROW_TYPES[self.column]
+        if self.kind is In:
+            return pc.is_in(
+                column, value_set=pa.array([each for each in self.value if each is not None], kind)
+            )
+        compare = pc.equal if self.kind is EqualTo else COMPARISONS[self.kind]
+        return compare(column, pa.scalar(self.value, kind))
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """The filters that were taken, all of which a row must meet."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    def about(self, column: str) -> list[Condition]:
+        return [each for each in self.conditions if each.column == column]
+
+    def keep(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that meet all conditions, if there are any."""
+        mask = None
+        for condition in self.conditions:
+            one = condition.mask(batch.column(condition.column))
+            mask = one if mask is None else pc.and_(mask, one)
+        kept = batch if mask is None else batch.filter(mask)
+        if kept.num_rows:
+            yield kept
+
+
+def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
+    """What is taken of Spark's filters, and what is left to it."""
+    taken, left = [], []
+    for each in filters:
+        condition = _condition(each)
+        if condition is not None:
+            taken.append(condition)
+        elif not (isinstance(each, IsNotNull) and each.attribute[0] in NEVER_NULL):
+            left.append(each)
+    return Pushed(tuple(taken)), left
+
+
+def _condition(filter_: Filter) -> Condition | None:
+    path: tuple[str, ...] = getattr(filter_, "attribute", ())
+    if len(path) != 1 or path[0] not in PUSHABLE:
+        return None
+    kind = type(filter_)
+    if kind is not EqualTo and kind is not In and kind not in COMPARISONS:
+        return None
+    value = filter_.value  # type: ignore[attr-defined]
+    return None if value is None else Condition(path[0], kind, value)
+
+
+def narrow(
+    cluster: Cluster,
+    pushed: Pushed,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The ranges outside of which no row can meet the conditions."""
+    first, end = _offset_range(pushed)
+    kept = [
+        at
+        for at in starts
+        if all(each.holds(at.topic) for each in pushed.about("topic"))
+        and all(each.holds(at.partition) for each in pushed.about("partition"))
+    ]
+    narrowed = {at: max(starts[at], first) for at in kept}
+    ending = {at: ends[at] if end is None else min(ends[at], end) for at in kept}
+    from_ms = _earliest_ms(pushed)
+    if from_ms is not None and (unread := {at: from_ms for at in kept if narrowed[at] < ending[at]}):
+        for at, spot in list_offsets(cluster, unread).items():
+            narrowed[at] = max(narrowed[at], spot.offset) if spot.offset >= 0 else ending[at]
+    return narrowed, ending
+
+
+def _offset_range(pushed: Pushed) -> tuple[int, int | None]:
+    first, end = 0, None
+    for each in pushed.about("offset"):
+        if each.kind is EqualTo:
+            low, high = each.value, each.value + 1
+        elif each.kind is In:
+            low, high = min(each.value, default=0), max(each.value, default=-1) + 1
+        elif each.kind in (GreaterThan, GreaterThanOrEqual):
+            low, high = each.value + (each.kind is GreaterThan), None
+        else:
+            low, high = 0, each.value + (each.kind is LessThanOrEqual)
+        first = max(first, low)
+        end = high if end is None or (high is not None and high < end) else end
+    return first, end
+
+
+def _earliest_ms(pushed: Pushed) -> int | None:
+    """The earliest time, in whole milliseconds as brokers keep them, that the conditions allow."""
+    lows = []
+    for each in pushed.about("timestamp"):
+        values = each.value if each.kind is In else [each.value]
+        if each.kind not in (LessThan, LessThanOrEqual) and all(isinstance(one, datetime) for one in values):
+            lows.append(min((int(one.timestamp() * 1000) for one in values), default=0))
+    return max(lows, default=None)

@@ -1,0 +1,126 @@
+"""Positions of a query as those of a consumer group, so that every tool that shows lag shows the query's.
+
+Spark's checkpoint remains the truth: nothing is ever read back from the group, and a commit that fails only
+gets a warning. The query does not wait for answers either: one is collected when the next commit is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+
+from braidmq.address import Address
+from braidmq.client.cluster import Cluster
+from braidmq.client.connection import Connection
+from braidmq.client.errors import ClientError
+from braidmq.spark import positions
+from braidmq.spark.positions import Offsets
+from braidmq.spark.query import Query
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from braidmq.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+
+# From version 10 on topics are named by id only.
+COMMIT_VERSION_MAX = 9
+FIND_VERSION_MAX = 3
+NAME_CHARACTERS_MAX = 60
+
+log = logging.getLogger("braidmq.spark")
+
+
+def group_name(query: Query) -> str:
+    """The group a query publishes to; empty when it publishes nothing."""
+    if query.group_id is not None:
+        return query.group_id
+    subscription = query.subscription
+    topics = ",".join(subscription.topics or sorted(subscription.assigned)) or subscription.pattern or ""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", topics)
+    if readable != topics or len(readable) > NAME_CHARACTERS_MAX:
+        readable = f"{readable[:NAME_CHARACTERS_MAX]}-{hashlib.sha256(topics.encode()).hexdigest()[:8]}"
+    return f"{query.group_prefix}-{readable}"
+
+
+class GroupPositions:
+    """Publishes what a query has processed; belongs to one thread."""
+
+    def __init__(self, query: Query) -> None:
+        self.name = group_name(query)
+        self._query = query
+        self._cluster: Cluster | None = None
+        self._coordinator: Address | None = None
+        self._under_way: tuple[Connection, int] | None = None
+        self._published: Offsets = {}
+        self._complained = False
+
+    def publish(self, processed: Offsets) -> None:
+        """Sends what has changed; never raises on the account of a broker."""
+        changed = {at: offset for at, offset in processed.items() if self._published.get(at) != offset}
+        if not self.name or not changed:
+            return
+        try:
+            self._collect()
+            self._send(changed)
+            self._published.update(changed)
+        except (ApiError, ClientError) as error:
+            self._complain(error)
+
+    def close(self) -> None:
+        try:
+            self._collect()
+        except (ApiError, ClientError) as error:
+            self._complain(error)
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _collect(self) -> None:
+        """The answer to the last commit, which has usually long arrived."""
+        if self._under_way is None:
+            return
+        (connection, version), self._under_way = self._under_way, None
+        answer = connection.receive(OffsetCommitResponse, version)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                code = ErrorCode(part.error_code)
+                if code is not ErrorCode.NONE:
+                    self._coordinator = None
+                    self._published.clear()
+                    raise ApiError(code, f"{topic.name}-{part.partition_index}: {code.name.lower()}")
+
+    def _send(self, offsets: Offsets) -> None:
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for at, offset in offsets.items():
+            topic = topics.setdefault(at.topic, OffsetCommitRequestTopic(name=at.topic, partitions=[]))
+            topic.partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=at.partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+        connection = self._connection()
+        version = connection.version(OffsetCommitRequest, COMMIT_VERSION_MAX)
+        connection.send(OffsetCommitRequest(group_id=self.name, topics=list(topics.values())), version)
+        self._under_way = (connection, version)
+
+    def _connection(self) -> Connection:
+        if self._cluster is None:
+            self._cluster = positions.connect(self._query)
+        for attempt in self._cluster.attempts() if self._coordinator is None else ():
+            request = FindCoordinatorRequest(key=self.name)
+            found = self._cluster.call(request, FindCoordinatorResponse, FIND_VERSION_MAX)
+            code = ErrorCode(found.error_code)
+            if code is ErrorCode.NONE:
+                self._coordinator = Address(found.host, found.port)
+            else:
+                attempt.failed(ApiError(code, f"group {self.name}: {code.name.lower()}"), code.retriable)
+        assert self._coordinator is not None
+        return self._cluster.connection_to(self._coordinator)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            log.warning("positions are not published to group %s: %s; the query goes on", self.name, error)
+        self._complained = True

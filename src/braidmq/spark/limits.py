@@ -1,0 +1,82 @@
+"""How much one micro-batch takes: by records, by bytes, and not before it is worth it."""
+
+from __future__ import annotations
+
+import math
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.consumer import Start
+from braidmq.client.errors import ClientError
+from braidmq.platform.clock import SystemClock
+from braidmq.spark import positions
+from braidmq.spark.log_dirs import describe
+from braidmq.spark.positions import Offsets
+from braidmq.spark.query import Query
+from braidmq.wire.errors import ApiError
+
+
+class Pace:
+    """Whether a micro-batch waits for more records (`minOffsetsPerTrigger`), and for how long at most."""
+
+    def __init__(self, query: Query) -> None:
+        self._least = query.trigger_offsets_min
+        self._delay_max_s = query.trigger_delay_max_ms / 1000
+        self._last_s: float | None = None
+
+    def waits(self, begins: Offsets, ends: Offsets) -> bool:
+        now_s = SystemClock().monotonic()
+        new = sum(ends[at] - begins[at] for at in ends)
+        if self._last_s is None:
+            self._last_s = now_s
+        if self._least is not None and new < self._least and now_s - self._last_s < self._delay_max_s:
+            return True
+        self._last_s = now_s
+        return False
+
+
+def limited(cluster: Cluster, query: Query, begins: Offsets, ends: Offsets) -> Offsets:
+    """Where a batch ends within the query's limits; partitions share them in proportion to their lag."""
+    shares = [1.0]
+    lags = {at: ends[at] - begins[at] for at in ends}
+    total = sum(lags.values())
+    if query.trigger_offsets_max is not None and total > query.trigger_offsets_max:
+        shares.append(query.trigger_offsets_max / total)
+    if query.trigger_bytes_max is not None and total:
+        sizes = record_bytes(cluster, query, list(ends))
+        total_bytes = sum(lag * sizes.get(at, 0.0) for at, lag in lags.items())
+        if total_bytes > query.trigger_bytes_max:
+            shares.append(query.trigger_bytes_max / total_bytes)
+    share = min(shares)
+    if share == 1.0:
+        return ends
+    return {at: begins[at] + _part(lag, share) for at, lag in lags.items()}
+
+
+def _part(lag: int, share: float) -> int:
+    """A partition that has records always gets on, however small its share is."""
+    part = lag * share
+    return math.ceil(part) if part < 1 else math.floor(part)
+
+
+def record_bytes(cluster: Cluster, query: Query, some: list[TopicPartition]) -> dict[TopicPartition, float]:
+    """The average stored size of a record by partition, from what the brokers say of their disks."""
+    firsts = positions.edges(cluster, some, Start.EARLIEST, query.isolation)
+    lasts = positions.edges(cluster, some, Start.LATEST, query.isolation)
+    found = {}
+    for at, size_bytes in _stored_bytes(cluster, some).items():
+        found[at] = size_bytes / max(1, lasts[at] - firsts[at])
+    return found
+
+
+def _stored_bytes(cluster: Cluster, some: list[TopicPartition]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for connection, group in cluster.by_leader(some):
+        try:
+            answer = describe(connection, group)
+        except (ApiError, ClientError) as error:
+            raise ClientError(f"option maxBytesPerTrigger needs the broker to tell sizes: {error}") from None
+        for result in answer.results:
+            for topic in result.topics:
+                for part in topic.partitions:
+                    found[TopicPartition(topic.name, part.partition_index)] = max(0, part.partition_size)
+    return found

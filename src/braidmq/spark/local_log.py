@@ -1,0 +1,137 @@
+"""A range of a partition from the segments on this machine's disk, mapped into memory: no broker, no socket.
+
+The broker says where it keeps a partition (DescribeLogDirs), and the driver checks that the directory is
+there and is that very topic's: Braid has the topic's id in the directory's name, Kafka in
+`partition.metadata`. A task checks that it runs on the same machine as the driver did. Only offsets below the
+high watermark are asked for, and those are never rewritten in place: retention unlinks a file, compaction
+replaces it, and the map of an opened file keeps what it had. Every batch's CRC is checked.
+
+Whatever is not as expected (a file gone, a damaged or missing batch, a transaction whose outcome only the
+broker knows) ends the local part, and the broker is asked for the rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import mmap
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.errors import ClientError
+from braidmq.spark.fetch import StoredBatch
+from braidmq.spark.log_dirs import describe
+from braidmq.spark.options import Isolation
+from braidmq.wire import kernel
+from braidmq.wire.errors import ApiError
+from braidmq.wire.records import HEADER_BYTES, fault, parse_header
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+SUFFIX = ".log"
+DIGITS = 20
+BRAID_NAME_CHARACTERS = 200
+BRAID_ID_DIGITS = 12
+
+
+def machine() -> str:
+    """Names the machine this runs on, until it is started anew."""
+    boot = BOOT_ID.read_text().strip() if BOOT_ID.is_file() else ""
+    return f"{socket.gethostname()}/{boot}"
+
+
+def find_directories(
+    cluster: Cluster, topic_ids: Mapping[str, bytes], some: list[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """Where those of the partitions lie that lie on this machine, as their leaders say."""
+    found: dict[TopicPartition, str] = {}
+    try:
+        for connection, group in cluster.by_leader(some):
+            if not connection.is_local:
+                continue
+            answer = describe(connection, group)
+            roots = [Path(result.log_dir) for result in answer.results if not result.error_code]
+            for at in group:
+                if at.topic in topic_ids and (place := _directory(roots, at, topic_ids[at.topic])):
+                    found[at] = place
+    except (ApiError, ClientError):
+        # A broker that does not serve this, or not to us: the network always works.
+        return found
+    return found
+
+
+def _directory(roots: list[Path], at: TopicPartition, topic_id: bytes) -> str | None:
+    for root in roots:
+        braid = f"{at.topic[:BRAID_NAME_CHARACTERS]}.{topic_id.hex()[:BRAID_ID_DIGITS]}"
+        if os.access(place := root / "topics" / braid / str(at.partition), os.R_OK | os.X_OK):
+            return str(place)
+        if os.access(place := root / str(at), os.R_OK | os.X_OK) and _kafka_id(place) == topic_id:
+            return str(place)
+    return None
+
+
+def _kafka_id(place: Path) -> bytes | None:
+    """The topic id in a partition directory of Apache Kafka."""
+    with suppress(OSError, ValueError):
+        for line in (place / "partition.metadata").read_text().splitlines():
+            if line.startswith("topic_id:"):
+                return base64.urlsafe_b64decode(line.partition(":")[2].strip() + "==")
+    return None
+
+
+class LocalRange:
+    """Reads batches of one partition's directory from `start` on; `position` tells how far it came."""
+
+    def __init__(self, directory: str, start: int, end: int, isolation: Isolation) -> None:
+        self._directory = directory
+        self._end = end
+        self._isolation = isolation
+        self.position = start
+
+    def batches(self) -> Iterator[StoredBatch]:
+        """Batches in order until `end` or until something only the broker can answer."""
+        while self.position < self._end:
+            before = self.position
+            base = self._segment()
+            if base is None:
+                return
+            view = self._map(base)
+            if view is None:
+                return
+            yield from self._segment_batches(view)
+            if self.position == before:
+                return
+
+    def _segment(self) -> int | None:
+        """The first offset of the segment that holds `position`."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = [path.name for path in Path(self._directory).iterdir()]
+        bases = [int(name[:DIGITS]) for name in names if name.endswith(SUFFIX) and name[:DIGITS].isdigit()]
+        return max((base for base in bases if base <= self.position), default=None)
+
+    def _map(self, base: int) -> memoryview | None:
+        """A segment's bytes; they stay readable when the file is unlinked meanwhile."""
+        try:
+            with open(Path(self._directory) / f"{base:0{DIGITS}d}{SUFFIX}", "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            # Gone since the directory was read, not ours to read, or empty.
+            return None
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+        return memoryview(mapped)
+
+    def _segment_batches(self, view: memoryview) -> Iterator[StoredBatch]:
+        at = kernel.skip_batches(view, 0, self.position)
+        while self.position < self._end and len(view) - at >= HEADER_BYTES:
+            if fault(view, at, len(view)):
+                return
+            header = parse_header(view, at)
+            if header.is_transactional and self._isolation is Isolation.READ_COMMITTED:
+                return
+            if not header.is_control:
+                yield StoredBatch(header, view[at : at + header.size])
+            self.position = header.next_offset
+            at += header.size

@@ -1,0 +1,39 @@
+"""Records that a query was to read and that are no longer there: what is said, and what is done about it."""
+
+from __future__ import annotations
+
+import logging
+
+from braidmq.client.cluster import TopicPartition
+
+log = logging.getLogger("braidmq.spark")
+
+ADVICE = (
+    "To go on with what is left, set failOnDataLoss=false; to lose nothing, keep records longer"
+    " (retention.ms) or run the query more often"
+)
+
+
+class RecordsLost(RuntimeError):
+    """Offsets from `first` on, and before `end`, cannot be read any more."""
+
+    def __init__(self, at: TopicPartition, first: int, end: int, begins: int | None = None) -> None:
+        where = f"; the partition now begins at {begins}" if begins is not None else ""
+        super().__init__(
+            f"{at}: records from offset {first} on were to be read and are gone{where}. Retention has removed"
+            f" them, or the topic was deleted and made again. {ADVICE}"
+        )
+        self.at = at
+        self.first = first
+        self.end = end
+        self.begins = begins
+
+    def __reduce__(self) -> tuple[type[RecordsLost], tuple[TopicPartition, int, int, int | None]]:
+        return RecordsLost, (self.at, self.first, self.end, self.begins)
+
+
+def report_loss(lost: RecordsLost, fail: bool) -> None:
+    """Raises, or logs where the user has said that a loss is no failure."""
+    if fail:
+        raise lost
+    log.warning("%s", lost)

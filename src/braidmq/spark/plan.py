@@ -1,0 +1,60 @@
+"""From offsets to tasks: losses are noticed here, on the driver, and each split is told where to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.consumer import Start
+from braidmq.spark import positions
+from braidmq.spark.local_log import find_directories, machine
+from braidmq.spark.loss import RecordsLost, report_loss
+from braidmq.spark.options import LocalLog, OptionError
+from braidmq.spark.positions import Offsets, Topology
+from braidmq.spark.query import Query
+from braidmq.spark.splits import Range, Split, cut, ranges
+
+
+def plan(
+    cluster: Cluster, query: Query, starts: Offsets, ends: Offsets, directories: Mapping[TopicPartition, str]
+) -> list[Split]:
+    """The tasks that read from `starts` to `ends`."""
+    whole = survivors(cluster, query, ranges(starts, ends))
+    here = machine() if directories else ""
+    splits = []
+    for piece in cut(whole, query.partitions_min, query.split_records_max):
+        leader_id, leader = cluster.leader_of(piece.at) or (-1, None)
+        splits.append(
+            Split(*piece.at, piece.start, piece.end, leader_id, leader, directories.get(piece.at), here)
+        )
+    return splits
+
+
+def survivors(cluster: Cluster, query: Query, whole: list[Range]) -> list[Range]:
+    """The ranges without what retention has taken; RecordsLost where that is a failure."""
+    if not whole:
+        return []
+    firsts = positions.edges(cluster, [each.at for each in whole], Start.EARLIEST, query.isolation)
+    kept = []
+    for each in whole:
+        first = firsts[each.at]
+        if first > each.start:
+            report_loss(RecordsLost(each.at, each.start, each.end, first), query.fail_on_data_loss)
+        if max(first, each.start) < each.end:
+            kept.append(Range(each.at, max(first, each.start), each.end))
+    return kept
+
+
+def directories(cluster: Cluster, query: Query, topology: Topology) -> dict[TopicPartition, str]:
+    """Where partitions lie on this machine, as far as the query wants to know."""
+    if query.local_log is LocalLog.NEVER:
+        return {}
+    found = find_directories(cluster, topology.topic_ids, topology.partitions)
+    if query.local_log is LocalLog.ALWAYS and (
+        missing := [at for at in topology.partitions if at not in found]
+    ):
+        raise OptionError(
+            f"option localLog is always, but the segments of {missing[0]} cannot be read from this machine:"
+            " the broker is elsewhere, or its files belong to another user; write auto"
+        )
+    return found
