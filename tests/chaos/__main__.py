@@ -1,4 +1,7 @@
-"""kill -9 of a loaded broker, or a disk that fills up, many times, with every acked record checked."""
+"""kill -9 of a loaded broker, or of all parts of an exactly-once pipeline, or a full disk, many times.
+
+Every acked record is checked, and in a pipeline that each record was transformed exactly once.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,39 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from tests.chaos import full_disk, kills, recovery
-from tests.chaos.kills import Plan, Progress
+from bench.kafka import obtain
+from tests.chaos import exactly_once, full_disk, kills, recovery, server
+from tests.chaos.kills import Plan
 from tests.chaos.load import ChaosFailed
+from tests.chaos.transactor import Plant
 
 REPORT_EVERY_S = 2.0
 
 
 def main() -> int:
+    given = arguments()
+    if given.recovery_gb:
+        sys.stdout.write(f"{recovery.measure(given.recovery_gb)}\n")
+        return 0
+    seed = given.seed if given.seed is not None else random.randrange(2**32)
+    sys.stdout.write(f"seed {seed}\n")
+    try:
+        if given.exactly_once:
+            transform(given, seed)
+        else:
+            produce(given, seed)
+    except (ChaosFailed, full_disk.CannotMountError) as failure:
+        sys.stdout.write(f"FAILED: {failure}\n")
+        return 1
+    return 0
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=1_000, help="kills of the broker (default 1000)")
     parser.add_argument("--fills", type=int, help="instead of kills: fill the disk this often (needs root)")
@@ -24,31 +51,59 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--senders", type=int, default=3, help="idempotent producers (default 3)")
     parser.add_argument("--flush", choices=("sync", "async"), default="sync")
-    given = parser.parse_args()
-    if given.recovery_gb:
-        sys.stdout.write(f"{recovery.measure(given.recovery_gb)}\n")
-        return 0
-    seed = given.seed if given.seed is not None else random.randrange(2**32)
+    pipelines = parser.add_argument_group("pipelines")
+    pipelines.add_argument(
+        "--exactly-once", action="store_true", help="instead: consume, transform and produce in transactions"
+    )
+    pipelines.add_argument("--runs", type=int, default=20, help="runs, each on a new broker (default 20)")
+    pipelines.add_argument("--messages", type=int, default=100_000, help="of each run (default 100000)")
+    pipelines.add_argument(
+        "--protocol",
+        choices=exactly_once.PROTOCOLS,
+        help="of the transformers' group; by default the runs take turns",
+    )
+    pipelines.add_argument(
+        "--plant", choices=[plant.value for plant in Plant], default=Plant.NONE, help="a bug to be caught"
+    )
+    pipelines.add_argument("--kafka", action="store_true", help="run against Apache Kafka, to prove the run")
+    pipelines.add_argument("--kafka-libs", type=Path, help="its jars; by default Maven gets them")
+    return parser.parse_args()
+
+
+def produce(given: argparse.Namespace, seed: int) -> None:
     plan = Plan(
         given.fills or given.kills, seed, given.seconds, given.partitions, given.senders, flush=given.flush
     )
-    sys.stdout.write(f"seed {seed}\n")
+    report = now_and_then()
+    done = full_disk.run(plan, report) if given.fills else kills.run(plan, report)
+    sys.stdout.write(f"{done}\nnothing acked was lost, doubled, reordered or changed\n")
+
+
+def transform(given: argparse.Namespace, seed: int) -> None:
+    serve = partial(server.kafka, obtain(given.kafka_libs)) if given.kafka else server.braid
+    began, total = time.monotonic(), exactly_once.Totals()
+    for number in range(given.runs):
+        if given.seconds is not None and time.monotonic() - began > given.seconds:
+            break
+        protocol = given.protocol or exactly_once.PROTOCOLS[number % len(exactly_once.PROTOCOLS)]
+        plan = exactly_once.Plan(seed + number, given.messages, protocol, plant=Plant(given.plant))
+        done = exactly_once.run(plan, now_and_then(), serve)
+        total.add(done)
+        sys.stdout.write(f"run {number + 1}, seed {plan.seed}: {done}\n")
+    sys.stdout.write(f"{total}\neach message was transformed exactly once\n")
+
+
+def now_and_then() -> Callable[[Any], None]:
     last = 0.0
 
-    def report(progress: Progress) -> None:
+    def report(progress: object) -> None:
         nonlocal last
         if time.monotonic() - last > REPORT_EVERY_S:
             last = time.monotonic()
             sys.stdout.write(f"{progress}\n")
             sys.stdout.flush()
 
-    try:
-        done = full_disk.run(plan, report) if given.fills else kills.run(plan, report)
-    except (ChaosFailed, full_disk.CannotMountError) as failure:
-        sys.stdout.write(f"FAILED: {failure}\n")
-        return 1
-    sys.stdout.write(f"{done}\nnothing acked was lost, doubled, reordered or changed\n")
-    return 0
+    return report
 
 
 if __name__ == "__main__":

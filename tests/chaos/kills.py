@@ -79,7 +79,7 @@ def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Prog
                 if plan.seconds is not None and time.monotonic() - began > plan.seconds:
                     break
                 let_work(journal, chance, plan.load_s_max)
-                progress.kills += _kill_and_restart(server, chance)
+                progress.kills += kill_and_restart(server, chance)
                 progress.elapsed_s = time.monotonic() - began
                 if progress.kills % READ_AGAIN_EVERY == 0:
                     _read_somewhere_again(journal, server.bootstrap, chance, plan.partitions, progress.kills)
@@ -113,7 +113,7 @@ def let_work(journal: Journal, chance: random.Random, seconds_max: float) -> Non
     time.sleep(chance.uniform(0, seconds_max))
 
 
-def _kill_and_restart(server: BrokerProcess, chance: random.Random) -> int:
+def kill_and_restart(server: BrokerProcess, chance: random.Random) -> int:
     """One kill, or two when the second hits the broker that is recovering; now and then a clean stop first.
 
     Returns the number of kills.

@@ -13,6 +13,8 @@ partition was *read* from its first to its last offset. From these alone it find
   PHANTOM              a value that nobody sent
   GAP                  the final read skips an offset nothing explains
 
+What transactions promise beyond this is checked by `exactly_once`, beside this file.
+
 A record is named by (sender, number): each sender counts up from 0 over everything it sends. State per
 partition is a few machine words per offset in flat arrays, so that ten million records fit into memory.
 The checker knows nothing about brokers or clients and takes no time of its own.
@@ -42,6 +44,11 @@ class Violation(StrEnum):
     UNSEEN = "unseen"
     PHANTOM = "phantom"
     GAP = "gap"
+    ABORTED_READ = "aborted read"
+    TORN = "torn transaction"
+    UNDONE = "undone commit"
+    POSITION_AHEAD = "position ahead"
+    POSITION_BEHIND = "position behind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,19 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.violation} at partition {self.partition} offset {self.offset}: {self.detail}"
+
+
+class Findings:
+    """Every broken promise, counted; the first of them with details, for a broken broker breaks many."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Violation, int] = {}
+        self.findings: list[Finding] = []
+
+    def find(self, violation: Violation, partition: int, offset: int, detail: str) -> None:
+        self.counts[violation] = self.counts.get(violation, 0) + 1
+        if len(self.findings) < DETAILS_MAX:
+            self.findings.append(Finding(violation, partition, offset, detail))
 
 
 @dataclass(slots=True)
@@ -71,15 +91,14 @@ class _Partition:
             self.marks.extend(bytes(missing))
 
 
-class History:
+class History(Findings):
     """Collects one run's events and names every broken promise."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.acked_count = 0
         self.polled_count = 0
         self.read_count = 0
-        self.counts: dict[Violation, int] = {}
-        self.findings: list[Finding] = []
         self._partitions: dict[int, _Partition] = {}
         self._sent_next: dict[int, int] = {}
         self._positions: dict[tuple[str, int], int] = {}
@@ -103,7 +122,7 @@ class History:
         state = self._learn(partition, offset, sender, number, f"a poll of {consumer}")
         position = self._positions.get((consumer, partition))
         if position is not None and offset < position:
-            self._find(Violation.NON_MONOTONIC, partition, offset, f"{consumer} already had {position - 1}")
+            self.find(Violation.NON_MONOTONIC, partition, offset, f"{consumer} already had {position - 1}")
         if position is not None and offset > position:
             self._look_for_unseen(consumer, state, partition, position, offset)
         self._positions[consumer, partition] = offset + 1
@@ -123,7 +142,7 @@ class History:
         state.marks[offset] |= READ
         expected = state.start_offset if state.read_next_offset is None else state.read_next_offset
         if offset > expected:
-            self._find(Violation.GAP, partition, expected, f"the next offset that exists is {offset}")
+            self.find(Violation.GAP, partition, expected, f"the next offset that exists is {offset}")
         state.read_next_offset = offset + 1
         self._check_order(partition, offset, sender, number)
 
@@ -138,7 +157,7 @@ class History:
             for offset in range(state.start_offset, len(state.marks)):
                 if state.marks[offset] & (ACKED | READ) == ACKED:
                     name = _name(state.values[offset])
-                    self._find(Violation.LOST, partition, offset, f"{name} was acked and is not in the log")
+                    self.find(Violation.LOST, partition, offset, f"{name} was acked and is not in the log")
         return self.findings
 
     def _learn(self, partition: int, offset: int, sender: int, number: int, source: str) -> _Partition:
@@ -150,7 +169,7 @@ class History:
         if known == UNKNOWN:
             state.values[offset] = value
         elif known != value:
-            self._find(
+            self.find(
                 Violation.INCONSISTENT_OFFSET,
                 partition,
                 offset,
@@ -158,14 +177,14 @@ class History:
             )
         if number >= self._sent_next.get(sender, 0):
             detail = f"{source} showed {_name(value)}, which nobody sent"
-            self._find(Violation.PHANTOM, partition, offset, detail)
+            self.find(Violation.PHANTOM, partition, offset, detail)
         return state
 
     def _look_for_unseen(self, consumer: str, state: _Partition, partition: int, low: int, high: int) -> None:
         for offset in range(max(low, state.start_offset), high):
             if state.marks[offset] & ACKED:
                 detail = f"{consumer} went from {low} to {high} past acked {_name(state.values[offset])}"
-                self._find(Violation.UNSEEN, partition, offset, detail)
+                self.find(Violation.UNSEEN, partition, offset, detail)
 
     def _check_order(self, partition: int, offset: int, sender: int, number: int) -> None:
         seen = self._seen.setdefault(sender, bytearray())
@@ -174,16 +193,11 @@ class History:
             seen.extend(bytes(byte + 1 - len(seen)))
         last = self._last_read.get((sender, partition), -1)
         if seen[byte] & bit:
-            self._find(Violation.DUPLICATE, partition, offset, f"{number} of sender {sender} came before")
+            self.find(Violation.DUPLICATE, partition, offset, f"{number} of sender {sender} came before")
         elif number < last:
-            self._find(Violation.REORDERED, partition, offset, f"{number} of sender {sender} is after {last}")
+            self.find(Violation.REORDERED, partition, offset, f"{number} of sender {sender} is after {last}")
         seen[byte] |= bit
         self._last_read[sender, partition] = max(last, number)
-
-    def _find(self, violation: Violation, partition: int, offset: int, detail: str) -> None:
-        self.counts[violation] = self.counts.get(violation, 0) + 1
-        if len(self.findings) < DETAILS_MAX:
-            self.findings.append(Finding(violation, partition, offset, detail))
 
 
 def _name(value: int) -> str:

@@ -1,0 +1,92 @@
+"""The server of an exactly-once run: Braid, or Apache Kafka to prove the run itself; both die and come back.
+
+Groups and transactions have short time-outs, so that a run sees many of them.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from bench.kafka import Kafka
+from tests.chaos.kills import kill_and_restart
+
+from braidmq.testing import BrokerProcess, broker
+
+SESSION_MS = 1_500
+HEARTBEAT_MS = 250
+GROUPS = {
+    "group.min.session.timeout.ms": 500,
+    "group.initial.rebalance.delay.ms": 100,
+    "group.consumer.session.timeout.ms": SESSION_MS,
+    "group.consumer.heartbeat.interval.ms": HEARTBEAT_MS,
+}
+KAFKA_BESIDES = {
+    "group.consumer.min.session.timeout.ms": SESSION_MS,
+    "group.consumer.min.heartbeat.interval.ms": HEARTBEAT_MS,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 250,
+}
+
+
+class Server(Protocol):
+    """What a run needs of a server; its address outlives its crashes."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def crash(self, chance: random.Random) -> int:
+        """kill -9 and a new start on the same data; returns how often it was killed on the way."""
+        ...
+
+
+class BraidServer:
+    def __init__(self, process: BrokerProcess) -> None:
+        self._process = process
+
+    @property
+    def bootstrap(self) -> str:
+        return self._process.bootstrap
+
+    def crash(self, chance: random.Random) -> int:
+        return kill_and_restart(self._process, chance)
+
+
+class KafkaServer(Kafka):
+    """Kafka with short time-outs, always at the same address."""
+
+    def crash(self, chance: random.Random) -> int:  # noqa: ARG002
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.start()
+        return 1
+
+    def _write_properties(self) -> None:
+        if self._properties.exists():
+            return
+        super()._write_properties()
+        with self._properties.open("a") as file:
+            for name, value in {**GROUPS, **KAFKA_BESIDES}.items():
+                file.write(f"{name}={value}\n")
+
+
+@contextmanager
+def braid(**options: object) -> Iterator[Server]:
+    groups = {name.replace(".", "_"): value for name, value in GROUPS.items()}
+    with broker(log_checkpoint_interval_ms=300, **groups, **options) as process:
+        yield BraidServer(process)
+
+
+@contextmanager
+def kafka(jars: Path) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="chaos-kafka-") as directory:
+        server = KafkaServer(Path(directory), jars)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
