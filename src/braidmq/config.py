@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from braidmq.reset import parse_reset
+
 MS_PER_DAY = 86_400_000
 NO_LIMIT = -1
 INT64_MAX = 2**63 - 1
@@ -61,6 +63,8 @@ class Option:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    form: str = ""
+    """The permitted values in words, where neither bounds nor choices say it."""
     check: Callable[[Any], str | None] | None = None
 
     @property
@@ -102,8 +106,8 @@ class Option:
 
     def bounds(self) -> str:
         """The permitted values in words, for messages, `braid config` and the docs."""
-        if self.choices:
-            return " | ".join(self.choices)
+        if self.choices or self.form:
+            return self.form or " | ".join(self.choices)
         if self.low is not None and self.high is not None:
             return f"from {self.low:,} to {self.high:,}"
         return f"at least {self.low:,}" if self.low is not None else self.kind.value
@@ -113,6 +117,14 @@ class Option:
         if self.kind is Kind.BOOL:
             return "true" if value else "false"
         return ",".join(value) if self.kind is Kind.LIST else str(value)
+
+
+def _complaint_about_reset(text: str) -> str | None:
+    try:
+        parse_reset(text)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 SERVER: tuple[Option, ...] = (
@@ -375,6 +387,14 @@ SERVER: tuple[Option, ...] = (
         high=MS_PER_DAY,
     ),
     Option(
+        "group.consumer.migration.policy",
+        Kind.STRING,
+        "bidirectional",
+        "Which groups with members may change their protocol when the first member of the new one comes"
+        " (upgrade) or the last one goes (downgrade).",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    ),
+    Option(
         "transaction.max.timeout.ms",
         Kind.INT,
         15 * 60 * 1000,
@@ -463,8 +483,18 @@ SERVER: tuple[Option, ...] = (
         "group.share.auto.offset.reset",
         Kind.STRING,
         "latest",
-        "Where a share group begins on a partition it has not read yet: its first record, or its end.",
-        choices=("earliest", "latest"),
+        "Where a share group begins on a partition it has not read yet: at its first record, at its end, or"
+        " at the first record that is not older than an ISO 8601 duration.",
+        form="earliest | latest | by_duration:PnDTnHnMn.nS",
+        check=_complaint_about_reset,
+    ),
+    Option(
+        "group.share.isolation.level",
+        Kind.STRING,
+        "read_uncommitted",
+        "Whether a share group gets records of transactions before they are committed, and of those that are"
+        " aborted.",
+        choices=("read_uncommitted", "read_committed"),
     ),
 )
 
@@ -570,6 +600,16 @@ TOPIC: tuple[Option, ...] = (
         high=INT64_MAX,
     ),
     Option(
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        INT64_MAX,
+        "Records are compacted when they are older than this, however few there are, so that what was deleted"
+        " is gone by then.",
+        "ms",
+        low=1,
+        high=INT64_MAX,
+    ),
+    Option(
         "min.cleanable.dirty.ratio",
         Kind.DOUBLE,
         0.5,
@@ -649,6 +689,8 @@ GROUP: tuple[Option, ...] = tuple(
         "group.share.record.lock.duration.ms",
         "group.share.delivery.count.limit",
         "group.share.auto.offset.reset",
+        "group.share.isolation.level",
+        "group.share.partition.max.record.locks",
     )
 )
 """What an admin client may set for a single group; the default is the broker's option, `group.` before it."""
@@ -670,6 +712,7 @@ class TopicConfig:
     message_timestamp_type: str
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
+    max_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     min_insync_replicas: int
@@ -687,6 +730,11 @@ class TopicConfig:
     def deletes(self) -> bool:
         """Whether age and size end a segment; a log that is only compacted keeps the newest of each key."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def segment_age_max_ms(self) -> int:
+        """Age at which a segment is closed: only then can it be compacted."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -725,6 +773,7 @@ class Config:
     group_initial_rebalance_delay_ms: int
     group_consumer_session_timeout_ms: int
     group_consumer_heartbeat_interval_ms: int
+    group_consumer_migration_policy: str
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
     transactional_ids_max: int
@@ -736,6 +785,7 @@ class Config:
     group_share_record_lock_duration_ms: int
     group_share_delivery_count_limit: int
     group_share_auto_offset_reset: str
+    group_share_isolation_level: str
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 
@@ -765,8 +815,10 @@ def configure(given: Mapping[str, object] | None = None) -> Config:
 
 def check_topic_overrides(overrides: Mapping[str, str]) -> None:
     """Raises ConfigError when a topic option is unknown or its value invalid."""
-    for name, text in overrides.items():
-        find(name, TOPIC).parse(text)
+    values = {name: find(name, TOPIC).parse(text) for name, text in overrides.items()}
+    least_ms = values.get("min.compaction.lag.ms", 0)
+    if least_ms > values.get("max.compaction.lag.ms", INT64_MAX):
+        raise ConfigError(f"min.compaction.lag.ms={least_ms} is more than max.compaction.lag.ms allows")
 
 
 def find(name: str, options: Iterable[Option]) -> Option:

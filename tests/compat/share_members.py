@@ -36,8 +36,16 @@ def consumer(bootstrap: str, group: str, **settings: object) -> ShareConsumer:
 
 def begin_at_the_start(bootstrap: str, group: str) -> None:
     """Without this a share group begins at the end of a partition."""
-    earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
-    wanted = ConfigResource(ResourceType.GROUP, group, incremental_configs=[earliest])
+    set_options(bootstrap, group, {"share.auto.offset.reset": "earliest"})
+
+
+def set_options(bootstrap: str, group: str, options: dict[str, str]) -> None:
+    """Sets options of a single group."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in options.items()
+    ]
+    wanted = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
     for future in confluent_calls.admin(bootstrap).incremental_alter_configs([wanted]).values():
         future.result(WAIT_S)
 

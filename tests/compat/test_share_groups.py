@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 
-from confluent_kafka import AcknowledgeType, Message, Producer
+import pytest
+from confluent_kafka import AcknowledgeType, KafkaException, Message, Producer
 from tests.compat import confluent_calls
-from tests.compat.share_members import WAIT_S, Crasher, Worker, begin_at_the_start, consumer, until
+from tests.compat.share_members import (
+    WAIT_S,
+    Crasher,
+    Worker,
+    begin_at_the_start,
+    consumer,
+    set_options,
+    until,
+)
 
 from braidmq import testing
 from braidmq.client.cluster import TopicPartition
@@ -111,6 +121,62 @@ def test_records_are_accepted_implicitly_by_the_next_poll(
     until(lambda: bool(second.accepted), "the new record", second)
     second.leave()
     assert second.deliveries == [(100, 1)]
+
+
+def test_a_group_at_read_committed_gets_what_was_committed(
+    bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """C1 T2: nothing of an aborted transaction and nothing behind an open one, until it is decided."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic)
+    begin_at_the_start(bootstrap, group)
+    set_options(bootstrap, group, {"share.isolation.level": "read_committed"})
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name()})
+    producer.init_transactions(WAIT_S)
+    for outcome in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for _ in range(10):
+            producer.produce(topic, outcome.__name__.encode(), partition=0)
+        assert producer.flush(WAIT_S) == 0
+        outcome(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    assert producer.flush(WAIT_S) == 0
+    send(bootstrap, topic, 1)
+    values: list[bytes | None] = []
+
+    def decide(message: Message) -> AcknowledgeType:
+        values.append(message.value())
+        return AcknowledgeType.ACCEPT
+
+    worker = Worker(bootstrap, group, topic, decide)
+    until(lambda: len(worker.accepted) == 10, "the committed ones are read", worker)
+    assert values == [b"commit_transaction"] * 10
+    producer.abort_transaction(WAIT_S)
+    until(lambda: len(worker.accepted) == 11, "what was behind the open one is read", worker)
+    worker.leave()
+    assert values[10:] == [b"0"]
+
+
+def test_a_group_begins_with_records_that_are_not_too_old(
+    bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """C7: share.auto.offset.reset=by_duration, an hour here; a wrong duration is refused."""
+    topic, group = new_name(), new_name()
+    confluent_calls.create_topic(bootstrap, topic)
+    set_options(bootstrap, group, {"share.auto.offset.reset": "by_duration:PT1H"})
+    for bad in ("by_duration:-PT1H", "by_duration:1h", "sometime"):
+        with pytest.raises(KafkaException):
+            set_options(bootstrap, group, {"share.auto.offset.reset": bad})
+    producer = Producer({"bootstrap.servers": bootstrap})
+    now_ms = int(time.time() * 1000)
+    for minutes in (120, 90, 30, 0):
+        producer.produce(topic, b"%d" % minutes, partition=0, timestamp=now_ms - minutes * 60_000)
+        assert producer.flush(WAIT_S) == 0
+    worker = Worker(bootstrap, group, topic, accept)
+    until(lambda: len(worker.accepted) == 2, "the young ones are read", worker)
+    worker.leave()
+    assert worker.accepted == [2, 3]
 
 
 def test_a_broker_that_is_killed_neither_loses_nor_repeats_what_was_accepted() -> None:

@@ -30,7 +30,7 @@ from braidmq.broker.topics import Topics
 from braidmq.broker.transactions import TransactionCoordinator
 from braidmq.cluster.store import Store
 from braidmq.config import Config, TopicConfig
-from braidmq.group.settings import GroupSettings
+from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log
@@ -246,6 +246,7 @@ def _group_settings(config: Config) -> GroupSettings:
         group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
         group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        group_consumer_migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         group_share_session_timeout_ms=config.group_share_session_timeout_ms,
         group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
         group_share_max_size=config.group_share_max_size,

@@ -10,6 +10,7 @@ from braidmq.broker.share import ShareOptions
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import GROUP, Config, ConfigError, find
 from braidmq.delivery.status import DeliveryLimits
+from braidmq.reset import parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PREFIX = "groups/"
@@ -44,11 +45,15 @@ class GroupOptions:
     def share(self, group_id: str) -> ShareOptions:
         values = self.values(group_id)
         limits = DeliveryLimits(
-            in_flight_max=self._config.group_share_partition_max_record_locks,
+            in_flight_max=values["share.partition.max.record.locks"],
             deliveries_max=values["share.delivery.count.limit"],
             lock_ms=values["share.record.lock.duration.ms"],
         )
-        return ShareOptions(limits, values["share.auto.offset.reset"] == "earliest")
+        return ShareOptions(
+            limits,
+            parse_reset(values["share.auto.offset.reset"]),
+            values["share.isolation.level"] == "read_committed",
+        )
 
     def check(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Raises ApiError unless the group can have these options."""

@@ -142,9 +142,7 @@ class Partition:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(
-        self, batch: memoryview, now_ms: int, guard: Guard | None = None
-    ) -> tuple[Appended, int]:
+    def append(self, batch: memoryview, now_ms: int, guard: Guard | None = None) -> tuple[Appended, int]:
         """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
 
         A batch that begins a transaction needs the guard with which it was verified.
@@ -322,8 +320,13 @@ class Partition:
             limits = CompactionLimits(
                 dirty_ratio_min=self._config.min_cleanable_dirty_ratio,
                 lag_min_ms=self._config.min_compaction_lag_ms,
+                lag_max_ms=self._config.max_compaction_lag_ms,
             )
             self._compactor = Compactor(self._log, self._disk, str(self.path), limits)
+        if now_ms >= self._log.roll_at_ms:
+            # Nobody writes here any more. After the next checkpoint the segment can be compacted.
+            self._log.roll(now_ms)
+            self._grown(self._log)
         job = self._compactor.begin(now_ms, self.last_stable_offset, self._config)
         return None if job is None else (self._compactor, job)
 

@@ -25,6 +25,7 @@ from braidmq.delivery.status import Acknowledgement, DeliveryLimits
 from braidmq.delivery.stored import BadState
 from braidmq.delivery.window import DeliveryWindow
 from braidmq.platform.clock import Clock
+from braidmq.reset import Kind, Reset
 from braidmq.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger("braid.share")
@@ -36,8 +37,10 @@ class ShareOptions(NamedTuple):
     """What a group may set about its delivery."""
 
     limits: DeliveryLimits
-    from_earliest: bool
-    """Where a group begins on a partition that it has not read yet: at its start, or at its end."""
+    reset: Reset
+    """Where a group begins on a partition that it has not read yet."""
+    committed: bool
+    """Whether it gets records of transactions only when they are committed."""
 
 
 class Sharing:
@@ -77,7 +80,9 @@ class Sharing:
                 # The broker went down between deleting the topic and forgetting what was kept for it.
                 self._state.append(tombstones(place))
             else:
-                part = self._parts[place] = SharePartition(place, partition, self._restore(place, stored))
+                committed = self._options_of(place.group_id).committed
+                window = self._restore(place, stored)
+                part = self._parts[place] = SharePartition(place, partition, window, committed)
                 self._set_alarm(part)
         return frozenset(place.group_id for place in self._parts)
 
@@ -123,17 +128,26 @@ class Sharing:
 
     def _begin(self, place: Place, partition: Partition) -> SharePartition:
         options = self._options_of(place.group_id)
-        start = partition.log.start_offset if options.from_earliest else partition.high_watermark
-        return SharePartition(place, partition, DeliveryWindow(start, options.limits))
+        window = DeliveryWindow(self._first_offset(partition, options.reset), options.limits)
+        return SharePartition(place, partition, window, options.committed)
+
+    def _first_offset(self, partition: Partition, reset: Reset) -> int:
+        if reset.kind is Kind.EARLIEST:
+            return partition.log.start_offset
+        if reset.kind is Kind.BY_DURATION:
+            found = partition.log.offset_for_time(max(0, self._clock.wall_ms() - reset.age_ms))
+            if found is not None:
+                return min(found[1], partition.high_watermark)
+        return partition.high_watermark
 
     async def move(self, place: Place, offset: int) -> None:
         """Lets the group begin at `offset`, whatever it has settled."""
         partition = self._partition(place)
         if partition is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {place.partition}")
-        limits = self._options_of(place.group_id).limits
+        options = self._options_of(place.group_id)
         await self._state.open()
-        part = SharePartition(place, partition, DeliveryWindow(offset, limits))
+        part = SharePartition(place, partition, DeliveryWindow(offset, options.limits), options.committed)
         await self.save([part])
         self._parts[place] = part
 
@@ -145,9 +159,11 @@ class Sharing:
 
     def relimit(self, group_id: str) -> None:
         """The group's options have changed."""
-        limits = self._options_of(group_id).limits
+        options = self._options_of(group_id)
         for part in self.of_group(group_id):
-            part.window.limits = limits
+            part.window.limits = options.limits
+            part.committed = options.committed
+            part.notify()
 
     # -- delivery -------------------------------------------------------------------------------
 

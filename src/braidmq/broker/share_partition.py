@@ -3,6 +3,9 @@
 What is acquired is cut from the log batch by batch: a client gets whole batches, those that hold a record it
 has acquired, and is told the offsets that are its own. Batches that lie between and belong to others are not
 sent. A limit on records is rounded up to the end of a batch, unless it is to be kept exactly.
+
+A group at read_committed reads up to the last stable offset. To it, batches of aborted transactions are no
+messages, as markers are none: they are passed over and never sent.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_
 from braidmq.delivery import stored
 from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
 from braidmq.delivery.window import DeliveryWindow, joined
+from braidmq.log.transactions import Aborted
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import HEADER_BYTES, parse_header
+from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
 
 READ_BYTES = 256 * 1024
 
@@ -41,18 +45,23 @@ class Batch(NamedTuple):
     last: int
     begin: int
     end: int
-    is_control: bool
+    has_messages: bool
+    """Unlike a marker, or what was aborted."""
 
 
 class SharePartition:
     """Delivery of one partition to one group; the owner stores what changes."""
 
-    __slots__ = ("_slot", "_watchers", "partition", "place", "window")
+    __slots__ = ("_slot", "_watchers", "committed", "partition", "place", "window")
 
-    def __init__(self, place: Place, partition: Partition, window: DeliveryWindow) -> None:
+    def __init__(
+        self, place: Place, partition: Partition, window: DeliveryWindow, committed: bool = False
+    ) -> None:
         self.place = place
         self.partition = partition
         self.window = window
+        self.committed = committed
+        """Whether records of transactions are handed out only when they are committed; may change."""
         self._slot: int | None = None
         """Where the next delta goes; None: a snapshot is due."""
         self._watchers: set[Watcher] = set()
@@ -69,10 +78,10 @@ class SharePartition:
         left, size = records_max, 0
         while left > 0 and (size < bytes_max or not pieces):
             offset = self.window.fetch_offset(now_ms)
-            content = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
-            if offset is None or content is None:
+            found = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
+            if offset is None or found is None:
                 break
-            batches = _batches(content)
+            content, batches = found
             taken = self._take(member_id, now_ms, left, offset, batches, exact)
             for batch in _holding(batches, taken):
                 pieces.append(content[batch.begin : batch.end])
@@ -83,12 +92,14 @@ class SharePartition:
                 break
         return Delivered(b"".join(pieces), joined(acquired))
 
-    def _read(self, offset: int, bytes_max: int) -> memoryview | None:
-        found = self.partition.read(offset, max(1, bytes_max))
+    def _read(self, offset: int, bytes_max: int) -> tuple[memoryview, list[Batch]] | None:
+        found = self.partition.read(offset, max(1, bytes_max), self.committed)
         if found is None:
             return None
         try:
-            return memoryview(found.read())
+            content = memoryview(found.read())
+            aborted = self.partition.aborted(offset, found) if self.committed else []
+            return content, _batches(content, aborted)
         finally:
             found.release()
 
@@ -97,7 +108,7 @@ class SharePartition:
     ) -> list[Acquired]:
         if not batches:
             return []
-        messages = tuple((batch.first, batch.last) for batch in batches if not batch.is_control)
+        messages = tuple((batch.first, batch.last) for batch in batches if batch.has_messages)
         reading = Reading(offset, batches[-1].last, messages)
         taken = self.window.acquire(member_id, now_ms, records_max, reading)
         if taken and not exact:
@@ -178,7 +189,7 @@ class SharePartition:
             watcher.on_available()
 
 
-def _batches(content: memoryview) -> list[Batch]:
+def _batches(content: memoryview, aborted: list[Aborted]) -> list[Batch]:
     """The whole batches at the start of `content`; the last one may be cut, and is left out then."""
     batches = []
     at = 0
@@ -187,9 +198,17 @@ def _batches(content: memoryview) -> list[Batch]:
         end = at + header.size
         if end > len(content):
             break
-        batches.append(Batch(header.base_offset, header.last_offset, at, end, header.is_control))
+        has_messages = not header.is_control and not _was_aborted(header, aborted)
+        batches.append(Batch(header.base_offset, header.last_offset, at, end, has_messages))
         at = end
     return batches
+
+
+def _was_aborted(header: BatchHeader, aborted: list[Aborted]) -> bool:
+    return header.is_transactional and any(
+        one.producer_id == header.producer_id and one.first_offset <= header.base_offset < one.last_offset
+        for one in aborted
+    )
 
 
 def _holding(batches: list[Batch], taken: list[Acquired]) -> list[Batch]:
@@ -199,6 +218,6 @@ def _holding(batches: list[Batch], taken: list[Acquired]) -> list[Batch]:
     for batch in batches:
         while number < len(taken) and taken[number].last < batch.first:
             number += 1
-        if number < len(taken) and taken[number].first <= batch.last and not batch.is_control:
+        if number < len(taken) and taken[number].first <= batch.last and batch.has_messages:
             found.append(batch)
     return found

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from braidmq.config import TopicConfig
+from braidmq.config import INT64_MAX, TopicConfig
 from braidmq.log.cleaner import BatchCleaner, Fate, Survey, Transactions, is_aborted, opened, without_gaps
 from braidmq.log.files import FileCache
 from braidmq.log.index import RELATIVE_OFFSET_MAX, SegmentIndex
@@ -30,7 +30,7 @@ from braidmq.log.swap import Swap
 from braidmq.platform.disk import Disk, DiskFile
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError
-from braidmq.wire.records import BatchHeader, parse_header
+from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
 
 PROGRESS_NAME = "compacted"
 WRITE_BYTES = 1024 * 1024
@@ -44,6 +44,8 @@ class CompactionLimits:
     """Share of bytes never compacted that makes a round worth it (min.cleanable.dirty.ratio)."""
     lag_min_ms: int = 0
     """Segments with younger records are left alone (min.compaction.lag.ms)."""
+    lag_max_ms: int = INT64_MAX
+    """Older records make a round worth it by themselves (max.compaction.lag.ms)."""
     map_bytes_max: int = 32 * 1024 * 1024
     """Memory for keys; a million distinct ones in a round fit the default."""
 
@@ -99,10 +101,7 @@ class Compactor:
         ]
         if self._limits.lag_min_ms:
             sources = _older(sources, now_ms - self._limits.lag_min_ms)
-        dirty_bytes = sum(one.size_bytes for one in sources if one.end_offset > self.cleaned_offset)
-        if not dirty_bytes or dirty_bytes < self._limits.dirty_ratio_min * sum(
-            one.size_bytes for one in sources
-        ):
+        if not self._worth_it(sources, now_ms):
             return None
         self._busy = True
         sequences = frozenset(one.batches[-1].last_offset for one in self._log.producers if one.batches)
@@ -111,6 +110,19 @@ class Compactor:
             KeyMap.keys_in(self._limits.map_bytes_max),
         )  # fmt: skip
         return CompactionJob(self._disk, self._path, task, self._pause)
+
+    def _worth_it(self, sources: list[Source], now_ms: int) -> bool:
+        """Whether enough of it was never looked at, or has not been for too long."""
+        dirty = [one for one in sources if one.end_offset > self.cleaned_offset]
+        if not dirty:
+            return False
+        dirty_bytes = sum(one.size_bytes for one in dirty)
+        if dirty_bytes >= self._limits.dirty_ratio_min * sum(one.size_bytes for one in sources):
+            return True
+        if self._limits.lag_max_ms == INT64_MAX:
+            return False
+        first = parse_header(dirty[0].segment.read(0, HEADER_BYTES))
+        return first.base_timestamp < now_ms - self._limits.lag_max_ms
 
     def done(self, job: CompactionJob) -> None:
         """After each `run`: swaps the file it has written, if any, and takes note of the end."""

@@ -54,9 +54,9 @@ class Log:
 
     __slots__ = (
         "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk",
-        "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_roll_at_ms",
-        "_segments", "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed",
-        "notes", "producers", "size_bytes", "start_offset", "unflushed_since_ms",
+        "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_segments",
+        "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed", "notes",
+        "producers", "roll_at_ms", "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, config: TopicConfig, clock: Clock, recovered: Recovered) -> None:
@@ -116,7 +116,7 @@ class Log:
         """Takes new options; they hold from the next append, roll or expiry on."""
         self._config = config
         self._directory.interval_bytes = config.index_interval_bytes
-        self._roll_at_ms = self._active.created_ms + config.segment_ms
+        self.roll_at_ms = self._active.created_ms + config.segment_age_max_ms
         self._stamps_append_time = config.message_timestamp_type == TimestampType.APPEND
 
     # -- writing --------------------------------------------------------------------------------
@@ -159,10 +159,10 @@ class Log:
         segment = self._active
         if (
             segment.size_bytes + size > self._config.segment_bytes
-            or now_ms >= self._roll_at_ms
+            or now_ms >= self.roll_at_ms
             or end_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         ):
-            segment = self._roll(now_ms)
+            segment = self.roll(now_ms)
         stamp(batch, base_offset, leader_epoch)
         if not segment.dirty:
             self._soil(segment)
@@ -198,7 +198,7 @@ class Log:
         what = "nothing was stored" if self.failed is None else "the log has failed and takes no more records"
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path}: {what}: {error}")
 
-    def _roll(self, now_ms: int) -> Segment:
+    def roll(self, now_ms: int) -> Segment:
         """Begins the next segment; nothing is synced here, the flush job takes every dirty segment."""
         if self._active.size_bytes:
             self._active.seal()
@@ -207,7 +207,7 @@ class Log:
             if self.durable_offset == self.end_offset:
                 self._durable_segment, self._durable_position = self._active, 0
         self._active.created_ms = now_ms
-        self._roll_at_ms = now_ms + self._config.segment_ms
+        self.roll_at_ms = now_ms + self._config.segment_age_max_ms
         return self._active
 
     def _begin_epoch(self, leader_epoch: int) -> None:
@@ -398,7 +398,7 @@ class Log:
             return []
         count = expired_count(self._segments, self._config, self.start_offset, now_ms, by_time)
         if count == len(self._segments):
-            self._roll(now_ms)
+            self.roll(now_ms)
         return self._drop_segments(min(count, len(self._segments) - 1))
 
     def drop_oldest(self) -> list[Path]:

@@ -74,7 +74,7 @@ class CompactedLog:
     def end_segment(self) -> None:
         """Ends the last segment and makes the recovery point pass it."""
         flush(self.log)
-        self.log._roll(self.clock.now_ms)
+        self.log.roll(self.clock.now_ms)
         checkpoint(self.log)
 
     def compact(self) -> CompactionJob | None:

@@ -283,6 +283,38 @@ def test_young_segments_wait_for_their_lag() -> None:
     assert compacted.offsets() == [1]
 
 
+def test_old_records_are_compacted_however_few_they_are() -> None:
+    """L9: max.compaction.lag.ms, counted from the first record no round has looked at, and once only."""
+    compacted = CompactedLog(limits=CompactionLimits(dirty_ratio_min=0.9, lag_max_ms=1_000))
+    for number in range(100):
+        compacted.append((b"%d" % number, b"x" * 20))
+    compacted.end_segment()
+    assert compacted.compact() is not None
+    compacted.clock.advance_ms(5_000)
+    assert compacted.compact() is None
+    compacted.append((b"1", None))
+    compacted.end_segment()
+    compacted.clock.advance_ms(1_000)
+    assert compacted.compact() is None
+    compacted.clock.advance_ms(1)
+    assert compacted.compact() is not None
+    assert 1 not in compacted.offsets()
+    assert compacted.compact() is None
+    compacted.check()
+
+
+def test_a_lag_at_least_wins_over_a_lag_at_most() -> None:
+    """L9: what may not be compacted yet is not, although it is overdue."""
+    limits = CompactionLimits(dirty_ratio_min=0.9, lag_min_ms=1_000, lag_max_ms=500)
+    compacted = CompactedLog(limits=limits)
+    compacted.append((b"a", b"1"), (b"a", b"2"))
+    compacted.end_segment()
+    compacted.clock.advance_ms(900)
+    assert compacted.compact() is None
+    compacted.clock.advance_ms(100)
+    assert compacted.compact() is not None
+
+
 def test_damage_is_reported_and_not_sealed_with_a_new_checksum() -> None:
     """L9: a flipped bit stops the round; the segment stays as it is for the doctor."""
     compacted = CompactedLog()
