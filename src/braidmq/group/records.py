@@ -7,6 +7,7 @@ reading the records in order: `parse` says what one of them means.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -17,9 +18,15 @@ from braidmq.wire.schema import Message, array, data, decode, encode, int32, int
 
 OFFSETS_TOPIC = "__consumer_offsets"
 NO_TIME = -1
+OFFSET_KEYS_KEPT = 2048
+"""Groups and topics whose keys are kept made: the same ones are committed again and again."""
 
 _VERSION = Struct(">h")
+_pack_int32 = Struct(">i").pack
+_pack_int64 = Struct(">q").pack
+_pack_offset = Struct(">hqih").pack
 _OFFSET_KEYS = (0, 1)
+_OFFSET_KEY = 1
 _GROUP_KEY = 2
 _OFFSET_VALUE = 3
 _OFFSET_VALUE_WITH_END = 1
@@ -83,17 +90,24 @@ class StoredGroup(NamedTuple):
 
 def offset_record(group_id: str, topic: str, partition: int, committed: Committed | None) -> KeyValue:
     """The record of a commit; without one, the tombstone."""
-    key = versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 1)
+    key = _offset_key(group_id, topic) + _pack_int32(partition)
     if committed is None:
         return key, None
-    value = OffsetCommitValue(
-        offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-        commit_timestamp=committed.commit_ms,
-        expire_timestamp=NO_TIME if committed.expire_ms is None else committed.expire_ms,
-    )
-    return key, versioned(value, _OFFSET_VALUE if committed.expire_ms is None else _OFFSET_VALUE_WITH_END)
+    offset, leader_epoch, metadata, commit_ms, expire_ms = committed
+    if expire_ms is not None:
+        value = OffsetCommitValue(
+            offset=offset, metadata=metadata, commit_timestamp=commit_ms, expire_timestamp=expire_ms
+        )
+        return key, versioned(value, _OFFSET_VALUE_WITH_END)
+    # By hand, as this is done for every partition of every commit: OffsetCommitValue in its version 3.
+    text = metadata.encode()
+    return key, _pack_offset(_OFFSET_VALUE, offset, leader_epoch, len(text)) + text + _pack_int64(commit_ms)
+
+
+@lru_cache(maxsize=OFFSET_KEYS_KEPT)
+def _offset_key(group_id: str, topic: str) -> bytes:
+    """An OffsetCommitKey up to its last field, the partition."""
+    return versioned(OffsetCommitKey(group=group_id, topic=topic, partition=0), _OFFSET_KEY)[:-4]
 
 
 def group_record(snapshot: GroupSnapshot, wall_ms: int) -> KeyValue:

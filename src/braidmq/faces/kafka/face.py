@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from braidmq.broker.broker import Broker
@@ -30,11 +28,10 @@ from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
 from braidmq.faces.kafka.share_sessions import ShareSessions, Waiting
 from braidmq.wire.api import Api, request_class
+from braidmq.wire.schema import Message
 
-log = logging.getLogger("braid.kafka")
-
-Handler = Callable[[Any, Any, Asked], Any | Awaitable[Any]]
-"""(face, request, what else was asked) to a response, at once or awaited."""
+Handler = Callable[[Any, Any, Asked], Any | Coroutine[Any, Any, Any]]
+"""(face, request, what else was asked) to a response, at once or by a coroutine (see `handling`)."""
 
 
 class Verb(NamedTuple):
@@ -44,6 +41,7 @@ class Verb(NamedTuple):
     lowest: int
     highest: int
     handler: Handler
+    request: type[Message]
 
 
 _HANDLERS: dict[Api, Handler] = {
@@ -110,26 +108,15 @@ class KafkaFace:
         self.draining = False
         self.verbs: dict[int, Verb] = {}
         for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):
-            lowest, highest = request_class(api).versions
-            self.verbs[int(api)] = Verb(api, lowest, highest, _HANDLERS.get(api, _no_schema_handler))
+            request = request_class(api)
+            handler = _HANDLERS.get(api, _no_schema_handler)
+            self.verbs[int(api)] = Verb(api, *request.versions, handler, request)
         self.produce = produce.ProduceHandler(broker)
         self.fetch = fetch.FetchHandler(self)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def advertise(self, host: str, port: int) -> None:
         """Sets the address that clients are sent to."""
         self.host, self.port = host, port
-
-    def run(self, work: Awaitable[None]) -> None:
-        """Runs a handler that has to wait, owned by this face."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a handler failed", exc_info=error)
 
     def on_closed(self, connection: object) -> None:
         """A client is gone: what it holds of share groups goes to others."""

@@ -6,19 +6,18 @@ A handler that must wait is a coroutine: its answer becomes a `Pending`, and the
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Awaitable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.handling import Handling
 from braidmq.net.connection import Connection, Pending
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as fetch_wire
 from braidmq.wire import header as header_wire
 from braidmq.wire import produce as produce_wire
-from braidmq.wire.api import Api, request_class
+from braidmq.wire.api import Api
 from braidmq.wire.errors import ErrorCode, ProtocolError
 from braidmq.wire.header import RequestHeader
 from braidmq.wire.messages.versions import ApiVersionsResponse
@@ -83,27 +82,23 @@ class KafkaSession:
         _, version, correlation_id, client_id, at = header
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
-        request, _ = decoder(request_class(verb.api), version)(body, at)
-        result = verb.handler(self._face, request, self._asked(version, client_id))
-        if not inspect.isawaitable(result):
+        request, _ = decoder(verb.request, version)(body, at)
+        asked = Asked(version, client_id or "", self._connection.peer, self)
+        result = verb.handler(self._face, request, asked)
+        if isinstance(result, Message):
             return [_encode(verb.api, version, correlation_id, result)]
         pending = Pending()
-        self._face.run(self._answer_later(result, verb.api, version, correlation_id, pending))
-        return pending
 
-    def _asked(self, version: int, client_id: str | None) -> Asked:
-        return Asked(version, client_id or "", self._connection.peer, self)
+        def answered(answer: Message) -> None:
+            pending.complete([_encode(verb.api, version, correlation_id, answer)])
 
-    async def _answer_later(
-        self, result: Awaitable[Any], api: Api, version: int, correlation_id: int, pending: Pending
-    ) -> None:
-        try:
-            answer = _encode(api, version, correlation_id, await result)
-        except Exception:
+        def failed(error: Exception) -> None:
+            log.error("%s failed", verb.api.name, exc_info=error)
             # Without an answer the client would wait for ever on an ordered connection.
-            self._connection.close(f"{api.name} failed")
-            raise
-        pending.complete([answer])
+            self._connection.close(f"{verb.api.name} failed")
+
+        Handling(result, answered, failed).step()
+        return pending
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Parts:
         if api_key == _API_VERSIONS:
