@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from braidmq.cli import main
+from braidmq.client import Admin, Producer
+from braidmq.client.cluster import TopicPartition
+from braidmq.spark.lake import Archive, Lake, archive
 from braidmq.spark.rescue import Audit, audit
 
 SCHEMA = (
@@ -159,3 +166,33 @@ def test_random_faults_are_counted_exactly(spark: SparkSession) -> None:
     seen = (result.missing, result.extra, result.duplicated, result.reordered, result.scattered)
     assert seen == (len(dropped), 0, len(doubled), 0, 0), f"seed {seed}"
     assert result.as_json()["equal"] is False
+
+
+def test_a_topic_and_its_lake_are_compared_where_they_overlap(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """S6 S5 O1: by the command, with an exit code; what is not archived yet is a note, not a difference."""
+    topic, lake = new_topic(partitions=2), tmp_path / "lake"
+    with Producer(bootstrap) as producer:
+        for number in range(8):
+            producer.send(topic, b"v%d" % number, key=b"k%d" % number, partition=number % 2)
+    assert sum(step.rows for step in archive(spark, Lake(lake), Archive(bootstrap, (topic,)))) == 8
+    with Producer(bootstrap) as producer:
+        producer.send(topic, b"later", partition=1)
+    with Admin(bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 1})
+    words = ["pipeline", "audit", topic, str(lake), "-b", bootstrap]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert f"{topic}-1: 1 offsets from 4 on are not archived yet" in out
+    assert "the same messages" in out
+    other = new_topic(partitions=1)
+    assert main(["pipeline", "audit", topic, other, "-b", bootstrap, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["equal"], found["missing"], found["right_rows"]) == (False, 8, 0)
+    assert main([*words, "--compare", "colour"]) == 2
+    assert "cannot compare by 'colour'" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import typer
 
 from braidmq import __version__
 from braidmq.address import AddressError
-from braidmq.cli import config, doctor, group, perf, pipeline, send, tail, topic, txn
+from braidmq.cli import config, doctor, group, lake, perf, pipeline, send, tail, topic, txn
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import ConfigError
 from braidmq.wire.errors import ApiError
@@ -57,6 +57,7 @@ def _serve(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> N
 app.command("config")(config.show)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(lake.app, name="lake")
 app.add_typer(txn.app, name="txn")
 app.command("send")(send.send)
 app.command("tail")(tail.tail)

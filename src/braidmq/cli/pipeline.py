@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from braidmq.cli import rescue
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.options import BOOTSTRAP, AsJson
 from braidmq.cli.output import print_json, print_table
@@ -155,6 +156,9 @@ def init(
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
     print(f"wrote {target}; next: braid pipeline plan {target}")
+
+
+rescue.attach(app)
 
 
 def _load(file: Path, bootstrap: str | None, checkpoint: Path | None) -> Pipeline:

@@ -13,9 +13,9 @@ docs/lake.md is the guide; `commits.py` says how the exactly-once part works.
 
 from __future__ import annotations
 
-from braidmq.spark.lake.archive import Archive, Step, archive, follow
+from braidmq.spark.lake.archiver import Archive, Step, archive, follow
 from braidmq.spark.lake.commits import Conflict, LakeError
-from braidmq.spark.lake.compact import Compaction, compact, sweep
+from braidmq.spark.lake.compaction import Compaction, compact, sweep
 from braidmq.spark.lake.decode import Json
 from braidmq.spark.lake.table import Lake
 

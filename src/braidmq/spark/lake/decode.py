@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructField, StructType
 
+from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.schema import DATE, RAW, widen
 
 SAMPLE_ROWS = 1000
@@ -65,3 +66,12 @@ def _column(field: str) -> str:
 def _field(column: str) -> str:
     rest = column.removeprefix(PREFIX)
     return rest if rest.lower() in TAKEN else column
+
+
+def fields_of(spark: SparkSession, columns: str) -> StructType:
+    """The fields that `id BIGINT, name STRING` describes; LakeError where it describes none."""
+    try:
+        return spark.createDataFrame([], columns).schema
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise LakeError(f"{columns!r} is no list of columns like 'id BIGINT, name STRING': {said}") from None

@@ -8,13 +8,12 @@ row belongs to.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from braidmq.spark.lake.archive import ARCHIVED, Archive, with_date_by
+from braidmq.spark.lake.archiver import ARCHIVED, Archive, with_date_by
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.decode import decode
 from braidmq.spark.lake.reimport import first_line
@@ -50,17 +49,14 @@ class Target:
 def check_format(spark: SparkSession, name: str) -> None:
     """LakeError when the session cannot write this format."""
     try:
-        spark.read.format(name).load(str(Path("/nowhere")))
-    except AnalysisException as error:
-        if (error.getCondition() or "").startswith("DATA_SOURCE_NOT_FOUND"):
+        spark.read.format(name).load("/nowhere")
+    except Exception as error:
+        # Any other refusal is about the path, so the format is there; that is all we wanted to know.
+        if "DATA_SOURCE_NOT_FOUND" in str(error) or "ClassNotFoundException" in str(error):
             advice = PACKAGES.get(name, "the jar that has it")
             raise LakeError(
-                f"this Spark session has no format {name!r}; start it with --config spark.jars.packages=…:"
-                f" {advice}"
+                f"this Spark session has no format {name!r}; add --config spark.jars.packages=… with {advice}"
             ) from None
-    except Exception:
-        # It is there, and does not like the path: that is all we wanted to know.
-        return
 
 
 def start(spark: SparkSession, job: Archive, target: Target, every_s: float | None) -> StreamingQuery:

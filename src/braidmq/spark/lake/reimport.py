@@ -72,13 +72,17 @@ def reimport(
     rows: DataFrame,
     bootstrap: str,
     topic: str,
-    *,
+    write_id: str,
     keep_partitions: bool = False,
     client_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Sends rows to a topic, each as the record it was."""
+    """Sends rows to a topic, each as the record it was, all of them or none.
+
+    Done again under the same `write_id` after a crash, what was sent is not sent again.
+    """
     writer = as_records(rows, keep_partitions).write.format("braid").options(**(client_options or {}))
-    writer.option("bootstrap.servers", bootstrap).option("topic", topic).mode("append").save()
+    writer = writer.option("bootstrap.servers", bootstrap).option("topic", topic)
+    writer.option("writeId", write_id).mode("append").save()
 
 
 def as_records(rows: DataFrame, keep_partitions: bool) -> DataFrame:

@@ -21,7 +21,7 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import LakeError, Table
-from braidmq.spark.lake.compact import compact, is_fragmented, sweep
+from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
 from braidmq.spark.lake.decode import Json, decode
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake

@@ -1,0 +1,396 @@
+"""`braid lake`: topics into Parquet, queries over it, and rows back into topics."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from braidmq.cli.mistake import UserMistake
+from braidmq.cli.moment import format_moment, parse_moment
+from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless, parse_settings
+from braidmq.cli.output import print_json, print_table
+from braidmq.cli.spark import MASTER, ClientSettings, Master, SparkConfig, rows_of, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from braidmq.client.cluster import Cluster
+    from braidmq.spark.lake.archiver import Archive, Step
+    from braidmq.spark.lake.reimport import Selection
+
+app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
+PARQUET = "parquet"
+QUERY_ROWS = 1000
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A folder written by braid lake archive.")]
+
+
+class Decode(StrEnum):
+    JSON = "json"
+
+
+class Layout(StrEnum):
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+Interval = Annotated[float, typer.Option("--interval", min=1, metavar="SECONDS", help="How often to look.")]
+RowsPerCommit = Annotated[int, typer.Option(min=1, help="At most this many rows at once.")]
+DecodeOption = Annotated[Decode | None, typer.Option("--decode", help="Fields of the value as columns.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--schema", metavar="COLUMNS", help="Of the value: 'id BIGINT, name STRING'. Default: found."
+    ),
+]
+DateBy = Annotated[
+    str, typer.Option(help="Which day a row lies under: timestamp, archived, or a decoded column.")
+]
+SkipLost = Annotated[
+    bool, typer.Option("--skip-lost", help="Go on though retention was faster than the archive.")
+]
+Group = Annotated[
+    str | None, typer.Option("--group", metavar="GROUP", help="Publish the position here, so that lag shows.")
+]
+TableFormat = Annotated[
+    str, typer.Option("--format", help="parquet; iceberg, delta, … where the session has them.")
+]
+Checkpoint = Annotated[
+    str | None, typer.Option("--checkpoint", metavar="DIR", help="Of a format other than parquet: its place.")
+]
+
+
+@app.command()
+def archive(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake; made if it is not there.")],
+    once: Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")] = False,
+    interval_s: Interval = 60,
+    rows_per_commit: RowsPerCommit = 2_000_000,
+    decode: DecodeOption = None,
+    schema: Columns = None,
+    date_by: DateBy = "timestamp",
+    skip_lost: SkipLost = False,
+    group: Group = None,
+    layout: TableFormat = PARQUET,
+    checkpoint: Checkpoint = None,
+    options: ClientSettings = None,
+    master: Master = MASTER,
+    config: SparkConfig = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Archive topics as Parquet files by date, each record exactly once.
+
+    It goes on where it stopped, however it stopped. Without --once it runs until Ctrl-C.
+
+    Examples:
+    braid lake archive orders --to archive/orders --once
+    braid lake archive orders payments --to archive/shop --decode json --interval 300
+    """
+    from braidmq.client.cluster import Cluster
+
+    if schema is not None and decode is None:
+        raise UserMistake("--schema says how to decode; add --decode json")
+    with Cluster(bootstrap) as cluster:
+        _check_topics(cluster, topics)
+    with spark_session("braid lake archive", master, config) as spark:
+        from braidmq.spark.lake.archiver import Archive, follow
+        from braidmq.spark.lake.archiver import archive as steps
+        from braidmq.spark.lake.decode import Json, fields_of
+        from braidmq.spark.lake.table import Lake
+
+        fields = None if schema is None else fields_of(spark, schema)
+        job = Archive(
+            bootstrap,
+            tuple(dict.fromkeys(topics)),
+            rows_per_commit=rows_per_commit,
+            date_by=date_by,
+            decode=None if decode is None else Json(fields),
+            skip_lost=skip_lost,
+            group=group,
+            client_options=parse_settings(options),
+        )
+        if layout != PARQUET:
+            _archive_elsewhere(spark, job, layout, to, checkpoint, None if once else interval_s)
+            return
+        lake = Lake(to)
+        made = steps(spark, lake, job) if once else follow(spark, lake, job, interval_s)
+        _show_steps(made, to, as_json)
+
+
+@app.command()
+def query(
+    folder: Folder,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The table is called lake.")],
+    layout: Annotated[Layout, typer.Option("--format", help="How to print.")] = Layout.TABLE,
+    limit: Annotated[int, typer.Option(min=1, help="Rows of a table; csv and json print all.")] = QUERY_ROWS,
+    master: Master = MASTER,
+    config: SparkConfig = None,
+) -> None:
+    """Query a lake with Spark SQL.
+
+    The columns are those of a record (key, value, headers, timestamp, topic, partition, offset), decoded
+    fields, and date. key and value are bytes: CAST(value AS STRING) makes text of them.
+
+    Examples:
+    braid lake query archive/orders "SELECT date, count(*) FROM lake GROUP BY date ORDER BY date"
+    braid lake query archive/orders "SELECT * FROM lake WHERE date = '2026-11-15'" --format json
+    """
+    with spark_session("braid lake query", master, config) as spark:
+        from braidmq.spark.lake.query import open_folder
+
+        open_folder(spark, folder).createOrReplaceTempView("lake")
+        _print_rows(spark.sql(sql), layout, limit)
+
+
+Since = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Records of then or later: 2026-11-15, 2h.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Records before then.")]
+Keys = Annotated[str | None, typer.Option("--keys", metavar="K1,K2,…", help="Records of these keys.")]
+KeysFrom = Annotated[
+    Path | None,
+    typer.Option("--keys-from", exists=True, dir_okay=False, help="Keys from a file, one a line."),
+]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="A condition: \"headers[0].key = 'retry'\".")
+]
+FromTopics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", help="Only what came from here; may be repeated.")
+]
+KeepPartitions = Annotated[
+    bool, typer.Option("--keep-partitions", help="Into the partitions they came from, not by key.")
+]
+WriteId = Annotated[
+    str | None,
+    typer.Option(
+        "--id", metavar="NAME", help="Names this reimport; done again after a crash, it sends once."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Count, send nothing.")]
+
+
+@app.command()
+def reimport(
+    folder: Folder,
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where the records go.")],
+    since: Since = None,
+    until: Until = None,
+    keys: Keys = None,
+    keys_from: KeysFrom = None,
+    where: Where = None,
+    topic: FromTopics = None,
+    keep_partitions: KeepPartitions = False,
+    write_id: WriteId = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    options: ClientSettings = None,
+    master: Master = MASTER,
+    config: SparkConfig = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Send archived records to a topic again, with their keys, headers and timestamps.
+
+    Examples:
+    braid lake reimport archive/orders --to orders --from 2026-11-14 --until 2026-11-15 --dry-run
+    braid lake reimport archive/orders --to replay --keys table-7,table-9
+    """
+    from braidmq.client.cluster import Cluster
+
+    with Cluster(bootstrap) as cluster:
+        chosen = _selection(cluster.clock.wall_ms(), since, until, keys, keys_from, where, topic)
+        if not dry_run:
+            _check_topics(cluster, [to])
+    with spark_session("braid lake reimport", master, config) as spark:
+        from braidmq.spark.lake import reimport as back
+        from braidmq.spark.lake.table import Lake
+
+        rows = back.select(spark, Lake(folder), chosen)
+        counts = back.counts(rows)
+        total = sum(each.rows for each in counts)
+        if not as_json:
+            cells = [(each.topic, each.date, each.rows, each.value_bytes) for each in counts]
+            print_table(("topic", "date", "records#", "bytes of values#"), cells)
+        if total and not dry_run:
+            confirm_unless(yes or as_json, f"Send {total:,} records to {to}?")
+            write_id = write_id or f"reimport-{uuid4().hex}"
+            print(f"to go on after a crash, without sending twice: --id {write_id}", file=sys.stderr)
+            back.reimport(rows, bootstrap, to, write_id, keep_partitions, parse_settings(options))
+    if as_json:
+        print_json({"records": total, "sent": bool(total) and not dry_run, "parts": [*map(asdict, counts)]})
+    else:
+        print(f"{'would send' if dry_run else 'sent'} {total:,} records to {to}")
+
+
+@app.command()
+def compact(
+    folder: Folder,
+    target_mb: Annotated[int, typer.Option(min=1, help="About this large should files become.")] = 128,
+    master: Master = MASTER,
+    config: SparkConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge small files now; an archiver does so by itself when a day has many.
+
+    Readers are not disturbed: replaced files are deleted an hour later.
+    """
+    with spark_session("braid lake compact", master, config) as spark:
+        from braidmq.spark.lake import compaction
+        from braidmq.spark.lake.table import Lake
+
+        lake = Lake(folder)
+        done = compaction.compact(lake, spark, target_mb * 1024 * 1024)
+        swept = compaction.sweep(lake)
+    found = {"merged": done.files_before, "into": done.files_after, "rows": done.rows, "deleted": swept}
+    if as_json:
+        print_json(found)
+    else:
+        print(f"merged {done.files_before:,} files into {done.files_after:,}; deleted {swept:,} old files")
+
+
+@app.command()
+def describe(folder: Folder, as_json: AsJson = False) -> None:
+    """Show what a lake holds: days, files, columns, and up to which offsets topics are archived."""
+    from braidmq.spark.lake.commits import LakeError
+    from braidmq.spark.lake.query import describe as described
+
+    try:
+        found = described(folder)
+    except LakeError as error:
+        raise UserMistake(str(error)) from None
+    if as_json:
+        print_json(asdict(found))
+        return
+    print(f"{folder}: commit {found.version}, {found.rows:,} rows, {found.size_bytes:,} bytes")
+    print_table(("date", "files#", "rows#", "bytes#"), [tuple(asdict(day).values()) for day in found.days])
+    print_table(("topic", "partition#", "archived up to#"), found.positions)
+    print(f"columns: {', '.join(found.columns)}")
+
+
+def _check_topics(cluster: Cluster, topics: list[str]) -> None:
+    # Looking must not create: a misspelt name would leave an empty topic behind.
+    from braidmq.client.admin import Admin
+
+    for topic in topics:
+        Admin(cluster).partition_indexes(topic)
+
+
+def _archive_elsewhere(
+    spark: SparkSession, job: Archive, layout: str, to: str, checkpoint: str | None, every_s: float | None
+) -> None:
+    from braidmq.spark.lake.foreign import Target, start
+
+    query = start(spark, job, Target(layout, to, checkpoint), every_s)
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    print(f"archived {', '.join(job.topics)} into {to}")
+
+
+def _show_steps(steps: Iterator[Step] | Iterator[Step | None], to: str, as_json: bool) -> None:
+    rows = 0
+    try:
+        with _progress(not as_json) as show:
+            for step in steps:
+                if step is None:
+                    continue
+                rows += step.rows
+                if as_json:
+                    print_json(asdict(step))
+                    sys.stdout.flush()
+                else:
+                    show(step, rows)
+    except KeyboardInterrupt:
+        # Between two commits or in the middle of one: the lake is whole either way.
+        pass
+    if not as_json:
+        print(f"archived {rows:,} rows into {to}")
+
+
+@contextmanager
+def _progress(wanted: bool) -> Iterator[Callable[[Step, int], None]]:
+    """A bar on a terminal, a line for each commit elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not wanted or not console.is_terminal:
+        yield _step_line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("archiving", total=None)
+
+        def show(step: Step, rows: int) -> None:
+            bar.update(task, completed=rows, total=rows + step.ahead, description=f"commit {step.version}")
+
+        yield show
+
+
+def _step_line(step: Step, rows: int) -> None:
+    print(f"commit {step.version}: {rows:,} rows so far, {step.ahead:,} offsets ahead", file=sys.stderr)
+
+
+def _print_rows(found: DataFrame, layout: Layout, limit: int) -> None:
+    if layout is Layout.TABLE:
+        shown = found.limit(limit + 1).collect()
+        print_table(found.columns, [[str(cell) for cell in row] for row in rows_of(shown[:limit])])
+        if len(shown) > limit:
+            print(f"the first {limit:,} rows; --limit shows more, --format csv or json all", file=sys.stderr)
+        return
+    if layout is Layout.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(found.columns)
+        for row in found.toLocalIterator():
+            writer.writerows(rows_of([row]))
+        return
+    for row in found.toLocalIterator():
+        cells = rows_of([row])[0]
+        print(json.dumps(dict(zip(found.columns, cells, strict=True)), ensure_ascii=False, default=_plain))
+
+
+def _plain(value: object) -> object:
+    return (
+        bytes(value).decode("utf-8", "backslashreplace")
+        if isinstance(value, bytes | bytearray)
+        else str(value)
+    )
+
+
+def _selection(
+    now_ms: int,
+    since: str | None,
+    until: str | None,
+    keys: str | None,
+    keys_from: Path | None,
+    where: str | None,
+    topics: list[str] | None,
+) -> Selection:
+    from braidmq.spark.lake.reimport import Selection
+
+    chosen = [each.encode() for each in (keys or "").split(",") if each]
+    if keys_from is not None:
+        chosen += [line for line in keys_from.read_bytes().splitlines() if line]
+    if not any((since, until, chosen, where, topics)):
+        raise UserMistake(
+            "say which records: --from, --until, --keys, --where or --topic (or --from 1970-01-01)"
+        )
+    from_ms = None if since is None else parse_moment(since, now_ms)
+    until_ms = None if until is None else parse_moment(until, now_ms)
+    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+        raise UserMistake(f"--from {format_moment(from_ms)} is not before --until {format_moment(until_ms)}")
+    return Selection(from_ms, until_ms, tuple(topics or ()), tuple(chosen), where)

@@ -1,0 +1,88 @@
+"""What commands that run on Spark share: their options, their session, and how its failures read."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from braidmq.cli.mistake import UserMistake
+from braidmq.cli.options import parse_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[*]"
+
+Master = Annotated[
+    str, typer.Option("--master", envvar="BRAID_SPARK_MASTER", metavar="URL", help="Where Spark runs.")
+]
+SparkConfig = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
+]
+ClientSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", help="A client option, as security.protocol; may be repeated."
+    ),
+]
+
+
+@contextmanager
+def spark_session(app: str, master: str, config: list[str] | None) -> Iterator[SparkSession]:
+    """A session for one command; what goes wrong in it is told in a line, not in two stack traces."""
+    settings = parse_settings(config)
+    try:
+        from braidmq.spark.session import session
+    except ImportError as error:
+        raise UserMistake(f"{error}; run: pip install 'braidmq[spark]'") from None
+    # pyspark logs what it also raises, as JSON with both stack traces.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    made = None
+    try:
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is None:
+            active = made = session(app, master, ui=False, config=settings)
+        yield active
+    except Exception as error:
+        _tell(error)
+        raise
+    finally:
+        if made is not None:
+            made.stop()
+
+
+def _tell(error: Exception) -> None:
+    """Raises what the user should see instead; returns where the error is not Spark's or ours."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    from braidmq.spark.java import JavaMissing
+    from braidmq.spark.lake.commits import LakeError
+    from braidmq.spark.options import OptionError
+    from braidmq.spark.pipelines.failures import sentence
+    from braidmq.spark.session import SparkMissing
+
+    if isinstance(error, LakeError | OptionError | SparkMissing | JavaMissing | AnalysisException):
+        raise UserMistake(sentence(str(error))) from None
+    if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
+        print(f"braid: Spark gave up: {sentence(str(error))}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def rows_of(shown: Any) -> list[list[object]]:
+    """Rows of Spark as cells for a table; bytes as text."""
+    from braidmq.cli.output import text_of
+
+    def cell(value: Any) -> object:
+        if isinstance(value, bytes | bytearray):
+            return text_of(bytes(value))
+        return "" if value is None else value
+
+    return [[cell(value) for value in row] for row in shown]

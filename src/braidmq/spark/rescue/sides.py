@@ -1,0 +1,116 @@
+"""The two sides of an audit, from what a user names: a topic or the folder of a lake.
+
+Both are read over fixed ranges of offsets. A topic and a lake of it are compared where they overlap: what is
+not yet archived, and what retention has taken since, is told and not held against either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.spark.lake import ranges
+from braidmq.spark.lake.table import Lake
+from braidmq.spark.rescue.audit import DEFAULT_COMPARED
+
+WITH_PLACE = (*DEFAULT_COMPARED, "timestamp", "partition", "offset")
+"""What a lake keeps besides the content of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two DataFrames to compare, by what, and what had to be left out."""
+
+    left: DataFrame
+    right: DataFrame
+    compare: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A topic, or a lake where a folder of that name is one."""
+
+    name: str
+    lake: Lake | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Only records of this time, the end excluded."""
+
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        if self.from_ms is not None:
+            rows = rows.filter(fn.col("timestamp") >= fn.timestamp_millis(fn.lit(self.from_ms)))
+        if self.until_ms is not None:
+            rows = rows.filter(fn.col("timestamp") < fn.timestamp_millis(fn.lit(self.until_ms)))
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How to reach topics."""
+
+    spark: SparkSession
+    bootstrap: str
+    client_options: Mapping[str, str] = field(default_factory=dict)
+
+    def topic(self, spans: ranges.Ranges) -> DataFrame:
+        return ranges.read_ranges(self.spark, self.bootstrap, spans, self.client_options)
+
+    def whole(self, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+        with Cluster(self.bootstrap) as cluster:
+            return ranges.whole(cluster, [topic])
+
+
+def place(name: str) -> Place:
+    """Topics have no slashes, so a folder is only taken for a lake when it is one."""
+    if "/" in name or (Lake(name).exists and Lake(name).path.is_dir()):
+        lake = Lake(name)
+        lake.table()
+        return Place(name, lake)
+    return Place(name)
+
+
+def open_sides(how: Opening, left: str, right: str, window: Window | None = None) -> Sides:
+    """Both sides of an audit of `left` against `right`."""
+    window = window or Window()
+    first, second = place(left), place(right)
+    if (first.lake is None) == (second.lake is None):
+        return Sides(window.of(_all(how, first)), window.of(_all(how, second)))
+    if first.lake is None:
+        rows, archived, notes = _overlap(how, first.name, second)
+        return Sides(window.of(rows), window.of(archived), WITH_PLACE, notes)
+    rows, archived, notes = _overlap(how, second.name, first)
+    return Sides(window.of(archived), window.of(rows), WITH_PLACE, notes)
+
+
+def _all(how: Opening, side: Place) -> DataFrame:
+    return how.topic(how.whole(side.name)) if side.lake is None else side.lake.read(how.spark)
+
+
+def _overlap(how: Opening, topic: str, side: Place) -> tuple[DataFrame, DataFrame, tuple[str, ...]]:
+    """The rows of a topic and of its lake over the offsets that both should have."""
+    assert side.lake is not None
+    table = side.lake.table()
+    positions = table.positions.get(topic, {})
+    spans, notes = {}, []
+    for at, (start, end) in how.whole(topic).items():
+        reached = min(positions.get(at.partition, start), end)
+        spans[at] = (start, max(start, reached))
+        if end > reached:
+            notes.append(f"{at}: {end - reached:,} offsets from {reached} on are not archived yet")
+        if start > 0 and positions.get(at.partition, 0) > 0:
+            notes.append(f"{at}: begins at offset {start}; what was archived before is not compared")
+    rows = [(at.topic, at.partition, *span) for at, span in spans.items()]
+    both = how.spark.createDataFrame(rows, "topic string, partition int, first long, behind long")
+    archived = side.lake.read(how.spark, table=table).join(fn.broadcast(both), ["topic", "partition"])
+    archived = archived.filter("offset >= first AND offset < behind").drop("first", "behind")
+    return how.topic(spans), archived, tuple(notes)
