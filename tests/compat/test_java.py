@@ -38,6 +38,13 @@ def test_the_java_client_works_in_a_share_group_and_administers_it(
     run("ShareRoundTrip.java", bootstrap, new_name())
 
 
+def test_the_java_client_works_in_transactions_and_administers_them(
+    bootstrap: str, new_name: Callable[[], str]
+) -> None:
+    """T2 F1: commit, abort, isolation, offsets, fencing, time-outs; listed, described and aborted."""
+    run("TransactionRoundTrip.java", bootstrap, new_name())
+
+
 def run(source: str, *arguments: str) -> None:
     command = ["java", "-cp", f"{JARS}/*", str(SOURCES / source), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
