@@ -250,14 +250,13 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class LakeSink:
-    """Parquet files in directories by date, each row exactly once."""
+    """Parquet files in directories by the date (UTC) of a column, each row exactly once."""
 
     name: str
     place: Place
     source: str
     path: str
     date_of: str | None = None
-    partition_by: tuple[str, ...] = ()
     every: Duration | None = None
 
 

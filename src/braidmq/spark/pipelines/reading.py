@@ -328,7 +328,6 @@ class _Reader:
             source=section.text("from", required=True) or "",
             path=self._path(section, "lake"),
             date_of=section.text("date_of"),
-            partition_by=section.names("partition_by"),
             every=section.duration("every"),
         )
 

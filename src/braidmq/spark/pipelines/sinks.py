@@ -10,13 +10,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from braidmq.spark.lake.compact import compact, is_fragmented, sweep
+from braidmq.spark.lake.schema import DATE, utc_date
+from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines import formats, upsert
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.frames import columns_there, told_at
 from braidmq.spark.pipelines.model import LakeSink, Pipeline, Sink, TopicSink, UpsertSink
 
-DATE = "date"
 LAKE_EVERY, UPSERT_EVERY = Duration(60), Duration(10)
 """Files and versions of a table cost more than records: by default they are made less often."""
 
@@ -31,7 +33,7 @@ def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkp
             writer = to_topic(formats.encode(frame, sink), sink.topic, pipeline).outputMode(sink.mode.value)
             writer, every = writer.options(**dict(sink.options)), sink.every
         elif isinstance(sink, LakeSink):
-            writer, every = _to_lake(frame, sink), sink.every or LAKE_EVERY
+            writer, every = _to_lake(frame, sink, checkpoint), sink.every or LAKE_EVERY
         else:
             upsert.check(frame, sink)
             writer, every = _to_table(frame, sink, checkpoint), sink.every or UPSERT_EVERY
@@ -54,19 +56,34 @@ def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every:
     return start
 
 
-def _to_lake(frame: DataFrame, sink: LakeSink) -> DataStreamWriter:
-    """Spark's own Parquet sink, whose log of files makes each batch count once."""
-    columns_there(frame, (*filter(None, [sink.date_of]), *sink.partition_by), sink.place, f"sink {sink.name}")
+def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataStreamWriter:
+    """A lake of our own on a file system; behind a URL Spark's Parquet sink, which counts batches too."""
+    columns_there(frame, tuple(filter(None, [sink.date_of])), sink.place, f"sink {sink.name}")
     if DATE not in frame.columns:
         # Without a column of event time, the day of the batch, which a replay of it keeps.
         moment = F.col(sink.date_of) if sink.date_of else F.current_timestamp()
-        frame = frame.withColumn(DATE, F.to_date(moment))
-    return frame.writeStream.format("parquet").partitionBy(DATE, *sink.partition_by).option("path", sink.path)
+        frame = frame.withColumn(DATE, utc_date(moment.cast("timestamp")))
+    if "://" in sink.path:
+        return frame.writeStream.format("parquet").partitionBy(DATE).option("path", sink.path)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        lake = Lake(sink.path)
+        table = lake.append(rows, writer=_identity(checkpoint, sink.name), batch=batch)
+        if is_fragmented(table):
+            compact(lake, rows.sparkSession)
+            sweep(lake)
+
+    return frame.writeStream.foreachBatch(write)
 
 
 def _to_table(frame: DataFrame, sink: UpsertSink, checkpoint: Checkpoint) -> DataStreamWriter:
-    def write(batch_frame: DataFrame, batch: int) -> None:
-        identity = json.loads((checkpoint.query(sink.name) / "metadata").read_text())
-        upsert.apply(batch_frame, batch, sink, identity["id"])
+    def write(changes: DataFrame, batch: int) -> None:
+        upsert.apply(changes, batch, sink, _identity(checkpoint, sink.name))
 
     return frame.writeStream.outputMode("update").foreachBatch(write)
+
+
+def _identity(checkpoint: Checkpoint, query: str) -> str:
+    """What Spark calls a query for as long as its checkpoint lives."""
+    written = json.loads((checkpoint.query(query) / "metadata").read_text())
+    return str(written["id"])

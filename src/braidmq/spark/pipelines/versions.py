@@ -181,7 +181,7 @@ def _describe_target(sink: Sink, stateful: bool, fixed: dict[str, str], noted: d
         (fixed if stateful else noted)["mode"] = sink.mode
     elif isinstance(sink, LakeSink):
         fixed["sink"] = f"lake {sink.path}"
-        fixed["directories"] = f"{sink.date_of or 'day of arrival'} {', '.join(sink.partition_by)}".strip()
+        noted["date"] = sink.date_of or "of arrival"
     else:
         fixed["sink"] = f"upsert into {sink.path}"
         fixed["key"] = ", ".join(sink.key)
