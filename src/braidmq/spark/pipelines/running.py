@@ -81,7 +81,8 @@ def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
 def _session(pipeline: Pipeline, master: str) -> SparkSession:
     from braidmq.spark import session
 
-    return session(f"braid {pipeline.name}", master, config=settings(pipeline))
+    # What Spark logs about a failed query is what we tell in one sentence, with two pages of Java around it.
+    return session(f"braid {pipeline.name}", master, log_level="OFF", config=settings(pipeline))
 
 
 def settings(pipeline: Pipeline) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from braidmq.spark.lake.compact import compact, is_fragmented, sweep
+from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
 from braidmq.spark.lake.schema import DATE, utc_date
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines import formats, upsert

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,7 +22,6 @@ from braidmq.spark.pipelines.mistakes import PipelineError, Place
 from braidmq.spark.pipelines.tables import Table, part_name
 
 OPTION = "table"
-ALREADY_THERE = "DATA_SOURCE_ALREADY_EXISTS"
 BATCH_ROWS = 10_000
 
 
@@ -32,15 +30,12 @@ def read(spark: SparkSession, path: str | Path, place: Place | None = None) -> D
     if Table(path).current() is None:
         where = f"{place}: " if place else ""
         raise PipelineError(f"{where}there is no table in {path} yet; run the pipeline that writes it first")
-    try:
-        spark.dataSource.register(UpsertedSource)
-    except PySparkException as error:
-        if error.getCondition() != ALREADY_THERE:
-            raise
     return spark.read.format(UpsertedSource.name()).option(OPTION, str(path)).load()
 
 
 class UpsertedSource(DataSource):
+    """The format "braid_table"; `pyspark_braid_table` registers it."""
+
     @classmethod
     def name(cls) -> str:
         return "braid_table"

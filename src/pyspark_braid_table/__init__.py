@@ -1,0 +1,7 @@
+"""Registers the format "braid_table", upserted tables, with Spark: one `DefaultSource` for each module."""
+
+from __future__ import annotations
+
+from braidmq.spark.pipelines.table_source import UpsertedSource as DefaultSource
+
+__all__ = ["DefaultSource"]
