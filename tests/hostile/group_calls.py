@@ -157,7 +157,7 @@ def consumer_heartbeat(
     body = compact(group) + compact(member_id) + i32(epoch) + _nullable(instance) + _nullable(None)
     body += i32(rebalance_ms) + names + _nullable(regex) + _nullable(assignor)
     body += (b"\x01" if owned else b"\x00") + NO_TAGS
-    answer = _flexible(connection, CONSUMER_GROUP_HEARTBEAT, 1, body)
+    answer = flexible(connection, CONSUMER_GROUP_HEARTBEAT, 1, body)
     return _heartbeat_answer(answer)
 
 
@@ -167,7 +167,7 @@ def share_heartbeat(
     """ShareGroupHeartbeat v1: (code, member epoch)."""
     names = b"\x00" if topics is None else uvarint(len(topics) + 1) + b"".join(compact(t) for t in topics)
     body = compact(group) + compact(member_id) + i32(epoch) + _nullable(None) + names + NO_TAGS
-    return _heartbeat_answer(_flexible(connection, SHARE_GROUP_HEARTBEAT, 1, body))
+    return _heartbeat_answer(flexible(connection, SHARE_GROUP_HEARTBEAT, 1, body))
 
 
 def _heartbeat_answer(answer: Reader) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def _nullable(text: str | None) -> bytes:
     return b"\x00" if text is None else compact(text)
 
 
-def _flexible(connection: Connection, api: int, version: int, body: bytes) -> Reader:
+def flexible(connection: Connection, api: int, version: int, body: bytes) -> Reader:
     connection.send(framed(request(api, version, body, flexible=True, correlation=CORRELATION)))
     answer = connection.frame()
     assert answer is not None, "the broker closed the connection on a valid request"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.hostile import batches, calls, raw
+from tests.hostile import batches, calls, group_requests, raw
 from tests.hostile.raw import NO_TAGS, array, compact, i8, i16, i32, i64, string, uvarint
 
 
@@ -94,8 +94,17 @@ def _flexible(topic: str) -> list[Valid]:
     return [Valid(label, api, version, True, body) for (label, api, version), body in bodies.items()]
 
 
+def _of_groups(topic: str) -> list[Valid]:
+    tables = ((False, group_requests.classic(topic)), (True, group_requests.flexible(topic)))
+    return [
+        Valid(label, api, version, flexible, body)
+        for flexible, bodies in tables
+        for (label, api, version), body in bodies.items()
+    ]
+
+
 def valid_requests(topic: str) -> list[Valid]:
-    return _classic(topic) + _flexible(topic)
+    return _classic(topic) + _flexible(topic) + _of_groups(topic)
 
 
 NAMES = [f"{valid.name} v{valid.version}" for valid in valid_requests("t")]

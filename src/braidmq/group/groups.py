@@ -324,6 +324,8 @@ class Groups:
         transactional: bool = False,
     ) -> None:
         """Raises the ApiError with which a commit is to be refused; a first commit makes the group."""
+        if transactional and not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group that is part of a transaction has an id")
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             group.check_commit(member_id, generation, version, transactional)

@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     longer_than_ms: int = NO_DURATION
-    named: Callable[[str], bool] | None = None
+    named: Callable[[str], object] | None = None
     """Whether a transactional id is wanted: the pattern a client sent, which the caller compiles."""
 
     def takes(self, one: Transaction, wall_ms: int) -> bool:
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
             (not self.states or one.state.label in self.states)
             and (not self.producer_ids or one.producer_id in self.producer_ids)
             and (self.longer_than_ms < 0 or running_ms > self.longer_than_ms)
-            and (self.named is None or self.named(one.transactional_id))
+            and (self.named is None or bool(self.named(one.transactional_id)))
         )
 
 

@@ -407,6 +407,8 @@ def test_options_of_a_group_are_set_and_shown(tell: Callable[..., None]) -> None
             "share.record.lock.duration.ms": ("30000", 5),
             "share.delivery.count.limit": ("3", 4),
             "share.auto.offset.reset": ("latest", 8),
+            "share.isolation.level": ("read_uncommitted", 5),
+            "share.partition.max.record.locks": ("2000", 5),
         }
         assert acquired(await fetch(one, 0, 0)) == {}
 

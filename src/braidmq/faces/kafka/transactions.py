@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import re2
-
+from braidmq.broker.catalog import compile_pattern
 from braidmq.broker.transactions import OFFSETS_PLACE
 from braidmq.faces.kafka.asked import Asked
 from braidmq.txn import views
@@ -73,10 +72,9 @@ async def add_partitions_to_txn(
 async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, version: int) -> Codes:
     """All partitions or none: if one does not exist, nothing is done about the others."""
     places = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
-    missing = {place for place in places if not _exists(face, place)}
-    if missing:
-        unknown = dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED) | unknown
+    refused = {place: code for place in places if (code := _refusal(face, place)) is not None}
+    if refused:
+        return dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
     asked = AddPartitions(
         transaction.transactional_id,
         transaction.producer_id,
@@ -90,9 +88,12 @@ async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, vers
     return dict.fromkeys(places, added.code)
 
 
-def _exists(face: KafkaFace, place: Place) -> bool:
+def _refusal(face: KafkaFace, place: Place) -> ErrorCode | None:
+    """Why a client may not write there; what is the broker's own is answered as Kafka does."""
     topic = face.broker.topics.find(place[0])
-    return topic is not None and not topic.internal and 0 <= place[1] < len(topic.partitions)
+    if topic is None or not 0 <= place[1] < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else None
 
 
 def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
@@ -216,9 +217,9 @@ def list_transactions(
     named = None
     if request.transactional_id_pattern:
         try:
-            named = re2.compile(request.transactional_id_pattern).fullmatch
-        except re2.error:
-            return ListTransactionsResponse(error_code=int(ErrorCode.INVALID_REGULAR_EXPRESSION))
+            named = compile_pattern(request.transactional_id_pattern)
+        except ApiError as error:
+            return ListTransactionsResponse(error_code=int(error.code))
     wanted = views.Wanted(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
