@@ -381,7 +381,8 @@ SERVER: tuple[Option, ...] = (
         "group.consumer.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "How often members of server-assigned groups report; also how soon they learn what they are to read.",
+        "How often members of server-assigned groups report at least, and so how soon they learn what they"
+        " are to read; as long as there are few of them they report every second.",
         "ms",
         low=100,
         high=MS_PER_DAY,

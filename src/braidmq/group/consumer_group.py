@@ -161,8 +161,13 @@ class ConsumerGroup:
 
     # The heartbeat
 
-    def heartbeat(self, beat: Heartbeat, catalog: Catalog, now_ms: int) -> Beat:
-        """Joins, stays, or leaves, as the member epoch says. Raises ApiError."""
+    def heartbeat(
+        self, beat: Heartbeat, catalog: Catalog, now_ms: int, interval_ms: int | None = None
+    ) -> Beat:
+        """Joins, stays, or leaves, as the member epoch says. Raises ApiError.
+
+        `interval_ms` is when a member with nothing to wait for is to report again, if not as usual.
+        """
         check_request(beat)
         if beat.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
             return self.leave(beat, now_ms)
@@ -175,13 +180,13 @@ class ConsumerGroup:
         return Beat(
             member.member_id,
             member.epoch,
-            self._interval_ms(member),
+            self._interval_ms(member, interval_ms),
             member.assigned if tell else None,
         )
 
-    def _interval_ms(self, member: ConsumerMember) -> int:
+    def _interval_ms(self, member: ConsumerMember, interval_ms: int | None) -> int:
         settings = self._settings
-        usual_ms = settings.group_consumer_heartbeat_interval_ms
+        usual_ms = settings.group_consumer_heartbeat_interval_ms if interval_ms is None else interval_ms
         if member.is_reconciled(self.target_epoch):
             return usual_ms
         return min(usual_ms, settings.group_consumer_reconciling_interval_ms)

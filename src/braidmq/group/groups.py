@@ -34,6 +34,7 @@ from braidmq.group.events import (
 )
 from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed, OffsetTable, Place
+from braidmq.group.pace import Pace
 from braidmq.group.rebalance import State
 from braidmq.group.records import NO_TIME, group_key, group_record, offset_record
 from braidmq.group.settings import GroupSettings
@@ -74,6 +75,7 @@ class Groups:
         self._groups_of_producer: dict[int, set[str]] = {}
         """Where transactions that have not ended hold offsets."""
         self._admission = Admission(settings, lambda: sum(one.weight_bytes() for one in self))
+        self._pace = Pace(settings, self._count_consumer_members)
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
 
@@ -89,6 +91,9 @@ class Groups:
     def find_classic(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
+
+    def _count_consumer_members(self) -> int:
+        return sum(len(group.members) for group in self if isinstance(group, ConsumerGroup))
 
     # Classic membership
 
@@ -210,7 +215,7 @@ class Groups:
             group = before
         else:
             group = self._change_over(group_id, before, beat, now_ms)
-        answer = group.heartbeat(beat, self._catalog(), now_ms)
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self._pace.interval_ms(now_ms))
         effects = _written(group)
         if isinstance(before, ClassicGroup):
             # In one batch: a crash leaves either the group as it was or the group as it is.

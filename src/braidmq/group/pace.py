@@ -1,0 +1,37 @@
+"""How often members of server-assigned groups are to report.
+
+They learn of a change when they report, so the time of a rebalance is mostly this interval. A report costs
+the broker some fifty microseconds, so while there are few members it can be more often than is usual; the
+more there are, the longer it becomes, up to the usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from braidmq.group.settings import GroupSettings
+
+BEATS_PER_SECOND = 200
+"""So many reports are hardly felt: one percent of a core."""
+COUNT_AGAIN_MS = 1_000
+
+
+class Pace:
+    """One for all groups of a broker; members are counted once a second, when one reports."""
+
+    __slots__ = ("_count_members", "_counted_ms", "_interval_ms", "_settings")
+
+    def __init__(self, settings: GroupSettings, count_members: Callable[[], int]) -> None:
+        self._settings = settings
+        self._count_members = count_members
+        self._counted_ms = -COUNT_AGAIN_MS
+        self._interval_ms = 0
+
+    def interval_ms(self, now_ms: int) -> int:
+        if now_ms - self._counted_ms >= COUNT_AGAIN_MS:
+            self._counted_ms = now_ms
+            most_ms = self._settings.group_consumer_heartbeat_interval_ms
+            least_ms = min(most_ms, self._settings.group_consumer_quick_interval_ms)
+            wanted_ms = self._count_members() * 1000 // BEATS_PER_SECOND
+            self._interval_ms = max(least_ms, min(most_ms, wanted_ms))
+        return self._interval_ms
