@@ -328,7 +328,7 @@ def test_adding_a_partition_that_does_not_exist_adds_none(tmp_path: Path) -> Non
             0: ErrorCode.OPERATION_NOT_ATTEMPTED,
             9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         }
-        assert await client.add(0, topic="__transaction_state") == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert await client.add(0, topic="__transaction_state") == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         unknown = Client(one, "nobody")
         assert await unknown.add(0) == {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
