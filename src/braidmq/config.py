@@ -388,6 +388,25 @@ SERVER: tuple[Option, ...] = (
         high=MS_PER_DAY,
     ),
     Option(
+        "group.members.bytes.max",
+        Kind.LONG,
+        134_217_728,
+        "What the members of all groups may say about themselves together; past it newcomers are refused.",
+        "bytes",
+        low=1_000_000,
+        high=2**40,
+    ),
+    Option(
+        "group.offsets.bytes.max",
+        Kind.LONG,
+        536_870_912,
+        "What committed offsets may take in memory (about 350 bytes each); past it only those that are there"
+        " can be committed again.",
+        "bytes",
+        low=1_000_000,
+        high=2**40,
+    ),
+    Option(
         "group.consumer.migration.policy",
         Kind.STRING,
         "bidirectional",
@@ -774,6 +793,8 @@ class Config:
     group_initial_rebalance_delay_ms: int
     group_consumer_session_timeout_ms: int
     group_consumer_heartbeat_interval_ms: int
+    group_members_bytes_max: int
+    group_offsets_bytes_max: int
     group_consumer_migration_policy: str
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int

@@ -246,6 +246,8 @@ def _group_settings(config: Config) -> GroupSettings:
         group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
         group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        group_members_bytes_max=config.group_members_bytes_max,
+        group_offsets_bytes_max=config.group_offsets_bytes_max,
         group_consumer_migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         group_share_session_timeout_ms=config.group_share_session_timeout_ms,
         group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,

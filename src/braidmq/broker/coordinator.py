@@ -154,6 +154,7 @@ class Coordinator:
         self.groups.check_commit(
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version
         )
+        self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()
         await self._write([offset_record(group_id, *place, committed) for place, committed in entries])
         table = self.groups.offsets_to_change(group_id, self.now_ms())
@@ -172,6 +173,7 @@ class Coordinator:
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
             transactional=True,
         )  # fmt: skip
+        self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()
         changes = [offset_record(group_id, *place, committed) for place, committed in entries]
         batch = self._topic.transactional_batch(changes, producer.producer_id, producer.producer_epoch)

@@ -1,38 +1,42 @@
-"""Who may join at all: bounds on what a member says about itself, and on what all members weigh together.
+"""Who may join and commit at all: bounds on what one member says, on what all say together, and on offsets.
 
 Members bring names, subscriptions and whatever their assignor wants to tell its peers, and all of it is kept
-for as long as they are there. A single one may bring so much, and all of them together so much; past that
-newcomers are refused, while those who are members go on.
-
-The sum is not kept up to date with every change. What newcomers bring is added to an estimate, which can only
-be too high; when it reaches the limit everybody is weighed anew, at most once a second.
+for as long as they are there; so are the offsets that groups commit. A single member may bring so much, and
+all together so much; past that newcomers are refused, while those who are members go on, and go on
+committing where they have committed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from braidmq.group.budget import Budget
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.events import Join, Protocol, Sync
+from braidmq.group.offsets import Committed, OffsetTable, Place, weight_of
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
 MEMBER_BYTES = 1_000
 """What a member weighs that says nothing: about what it takes in memory."""
-WEIGHED_AGAIN_MS = 1_000
-
-Weigh = Callable[[], int]
+MEMBERS_PAUSE_MS, OFFSETS_PAUSE_MS = 1_000, 30_000
+"""Between two weighings, which may take a tenth of a second and a second."""
 
 
 class Admission:
-    """Checks requests by which members make a group remember something."""
+    """Checks requests by which clients make groups remember something."""
 
-    def __init__(self, settings: GroupSettings, weigh: Weigh) -> None:
+    def __init__(
+        self, settings: GroupSettings, weigh_members: Callable[[], int], weigh_offsets: Callable[[], int]
+    ) -> None:
         self._settings = settings
-        self._weigh = weigh
-        """What all members weigh now; takes time in proportion to their number."""
-        self._estimate_bytes = 0
-        self._weighed_ms: int | None = None
+        self._members = Budget(settings.group_members_bytes_max, "members", weigh_members, MEMBERS_PAUSE_MS)
+        self._offsets = Budget(settings.group_offsets_bytes_max, "offsets", weigh_offsets, OFFSETS_PAUSE_MS)
+
+    def weigh(self) -> None:
+        """Takes note of what is there, after it was loaded."""
+        self._members.weigh()
+        self._offsets.weigh()
 
     def check_group(self, group_id: str) -> None:
         """Raises ApiError if there can be no group of that name."""
@@ -46,13 +50,13 @@ class Admission:
         self._check_names(request.member_id, request.instance_id, request.client_id, request.protocol_type)
         weight_bytes = weight_of_protocols(request.protocols)
         self._check_size(weight_bytes)
-        self._admit(weight_bytes, now_ms)
+        self._members.admit(weight_bytes, now_ms)
 
     def check_sync(self, request: Sync, now_ms: int) -> None:
         """Raises ApiError if a leader hands out too much."""
         sizes = [len(assignment) for _, assignment in request.assignments]
         self._check_size(max(sizes, default=0))
-        self._admit(sum(sizes), now_ms)
+        self._members.admit(sum(sizes), now_ms)
 
     def check_beat(self, group_id: str, beat: Heartbeat, now_ms: int) -> None:
         """Raises ApiError if a heartbeat brings too much; most bring nothing."""
@@ -61,7 +65,21 @@ class Admission:
         self._check_names(group_id, beat.member_id, beat.instance_id, beat.rack_id, beat.client_id)
         weight_bytes = weight_of_topics(beat.topics or frozenset(), beat.pattern or "")
         self._check_size(weight_bytes)
-        self._admit(weight_bytes, now_ms)
+        self._members.admit(weight_bytes, now_ms)
+
+    def check_offsets(
+        self, table: OffsetTable | None, entries: Iterable[tuple[Place, Committed]], now_ms: int
+    ) -> None:
+        """Raises ApiError if a commit brings too much that is not there yet."""
+        added_bytes = 0
+        for place, committed in entries:
+            known = None if table is None else table.find(*place)
+            if known is None:
+                added_bytes += weight_of(committed)
+            elif committed.metadata:
+                added_bytes += max(0, weight_of(committed) - weight_of(known))
+        if added_bytes:
+            self._offsets.admit(added_bytes, now_ms)
 
     def _check_names(self, *names: str | None) -> None:
         most = self._settings.group_name_max_bytes
@@ -74,20 +92,6 @@ class Admission:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE, f"{size_bytes} bytes for one member, who may have {most}"
             )
-
-    def _admit(self, weight_bytes: int, now_ms: int) -> None:
-        most = self._settings.group_members_max_bytes
-        if self._estimate_bytes + weight_bytes > most and self._may_weigh(now_ms):
-            self._estimate_bytes = self._weigh()
-            self._weighed_ms = now_ms
-        if self._estimate_bytes + weight_bytes > most:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION, f"the members of all groups weigh {most} bytes already"
-            )
-        self._estimate_bytes += weight_bytes
-
-    def _may_weigh(self, now_ms: int) -> bool:
-        return self._weighed_ms is None or now_ms - self._weighed_ms >= WEIGHED_AGAIN_MS
 
 
 def weight_of_protocols(protocols: tuple[Protocol, ...]) -> int:

@@ -74,7 +74,11 @@ class Groups:
         self._offsets: dict[str, OffsetTable] = {}
         self._groups_of_producer: dict[int, set[str]] = {}
         """Where transactions that have not ended hold offsets."""
-        self._admission = Admission(settings, lambda: sum(one.weight_bytes() for one in self))
+        self._admission = Admission(
+            settings,
+            lambda: sum(group.weight_bytes() for group in self),
+            lambda: sum(table.weight_bytes() for table in self._offsets.values()),
+        )
         self._pace = Pace(settings, self._count_consumer_members)
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
@@ -345,6 +349,10 @@ class Groups:
             group = self._create(group_id, now_ms)
         group.check_commit(member_id, instance_id, generation, now_ms, transactional)
 
+    def check_offsets(self, group_id: str, entries: Sequence[tuple[Place, Committed]], now_ms: int) -> None:
+        """Raises ApiError if a commit that the group does not refuse brings too much."""
+        self._admission.check_offsets(self._offsets.get(group_id), entries, now_ms)
+
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raises the ApiError with which an OffsetFetch is to be refused."""
         group = self._groups.get(group_id)
@@ -443,6 +451,7 @@ class Groups:
                     self._create(group_id, now_ms)
         for each in self._groups.values():
             self._set_alarm(each)
+        self._admission.weigh()
 
     def _check_room(self) -> None:
         most = self.settings.groups_max

@@ -17,6 +17,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 NO_OFFSET = -1
 NO_LEADER_EPOCH = -1
+OFFSET_BYTES = 350
+"""What an offset weighs whose committer adds no text."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -57,6 +59,11 @@ def checked_metadata(metadata: str | None, length_max: int) -> str:
     return metadata
 
 
+def weight_of(committed: Committed) -> int:
+    """About what an offset takes in memory."""
+    return OFFSET_BYTES + len(committed.metadata)
+
+
 class OffsetTable:
     """Committed offsets of one group."""
 
@@ -68,6 +75,11 @@ class OffsetTable:
 
     def __len__(self) -> int:
         return len(self._committed)
+
+    def weight_bytes(self) -> int:
+        """About what the table takes in memory."""
+        undecided = sum(weight_of(one) for places in self._undecided.values() for one in places.values())
+        return undecided + sum(weight_of(one) for one in self._committed.values())
 
     @property
     def in_use(self) -> bool:

@@ -36,13 +36,15 @@ class GroupSettings:
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 100_000
     groups_max: int = 100_000
-    """Groups kept at once, empty ones included. Kafka has neither this limit nor the next three."""
+    """Groups kept at once, empty ones included. Kafka has neither this limit nor the next four."""
     group_name_max_bytes: int = 1_000
     """Ids of groups, members, instances, racks and clients."""
     group_member_max_bytes: int = 524_288
     """What one member may say about itself, and be told by its leader."""
-    group_members_max_bytes: int = 134_217_728
+    group_members_bytes_max: int = 134_217_728
     """What the members of all groups may say together."""
+    group_offsets_bytes_max: int = 536_870_912
+    """What the committed offsets of all groups may weigh together."""
     new_member_join_timeout_ms: int = 5 * MS_PER_MINUTE
     """How long a JoinGroup of a newcomer may wait. A newcomer cannot send heartbeats, so this is what ends
     the ghosts of clients that gave up on a long rebalance and tried again."""

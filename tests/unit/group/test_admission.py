@@ -11,6 +11,9 @@ from braidmq.group.admission import MEMBER_BYTES
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.events import Join, Joined, Leaver, Protocol, Reply, Sync
 from braidmq.group.groups import Groups
+from braidmq.group.loading import Loading
+from braidmq.group.offsets import Committed
+from braidmq.group.records import offset_record
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 from unit.group.catalogs import FakeCatalog
@@ -106,7 +109,7 @@ def test_members_of_the_new_protocols_may_not_either(
 
 def test_a_flood_of_members_is_stopped_and_those_who_are_there_go_on() -> None:
     """W5 C4: over all groups and protocols together; when some leave, others may come."""
-    groups = new_groups(group_members_max_bytes=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
+    groups = new_groups(group_members_bytes_max=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
     answers = [join(f"g{number}", groups) for number in range(10)]
     assert {one.code for one in answers if one is not None} == {ErrorCode.NONE}
     for number in range(9):
@@ -130,7 +133,7 @@ def test_a_flood_of_members_is_stopped_and_those_who_are_there_go_on() -> None:
 
 def test_a_leader_may_not_hand_out_too_much() -> None:
     """W5 C4: neither to one member nor to all of them; the group waits for another try."""
-    groups = new_groups(group_members_max_bytes=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
+    groups = new_groups(group_members_bytes_max=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
     leader = join("g", groups)
     assert leader is not None
     me = leader.member_id
@@ -145,7 +148,7 @@ def test_a_leader_may_not_hand_out_too_much() -> None:
 
 def test_who_joins_again_and_again_does_not_use_up_the_room() -> None:
     """C4: the estimate is corrected by weighing; a member counts once however often it joins."""
-    groups = new_groups(group_members_max_bytes=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
+    groups = new_groups(group_members_bytes_max=LIMIT_BYTES, group_initial_rebalance_delay_ms=0)
     joined = join("g", groups)
     assert joined is not None
     for second in range(100):
@@ -156,7 +159,7 @@ def test_who_joins_again_and_again_does_not_use_up_the_room() -> None:
 
 def test_ids_that_were_given_out_count_as_well() -> None:
     """W5 C4: a client that asks for ids and never uses them is stopped, until they are forgotten."""
-    groups = new_groups(group_members_max_bytes=LIMIT_BYTES)
+    groups = new_groups(group_members_bytes_max=LIMIT_BYTES)
     codes = [join("g", groups, version=9) for _ in range(25)]
     assert {one.code for one in codes if one} == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.POLICY_VIOLATION}
     groups.tick(10_000)
@@ -176,3 +179,43 @@ def test_patterns_that_nobody_uses_any_more_are_forgotten() -> None:
     assert group is not None
     assert group.weight_bytes() == 0
     assert len(group._matched) <= 1  # type: ignore[union-attr]
+
+
+def commit(groups: Groups, group: str, partitions: range, text: str = "", now_ms: int = 0) -> None:
+    """As the coordinator does it."""
+    entries = [(("orders", number), Committed(1, -1, text, 0)) for number in partitions]
+    groups.check_commit(group, "", None, -1, now_ms, 9)
+    groups.check_offsets(group, entries, now_ms)
+    for place, committed in entries:
+        groups.offsets_to_change(group, now_ms).commit(*place, committed)
+
+
+def test_a_flood_of_offsets_is_stopped_and_those_that_are_there_go_on() -> None:
+    """W5 C6: over all groups; text that grows counts, and room is made by forgetting."""
+    groups = new_groups(group_offsets_bytes_max=35_000)
+    commit(groups, "a", range(60))
+    commit(groups, "b", range(30))
+    for _ in range(100):
+        commit(groups, "a", range(60))
+    for late in (lambda: commit(groups, "c", range(20)), lambda: commit(groups, "b", range(30), "x" * 200)):
+        with pytest.raises(ApiError) as refused:
+            late()
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    assert len(groups.offsets("c")) == 0
+    groups.delete("a")
+    with pytest.raises(ApiError):
+        commit(groups, "c", range(20), now_ms=10_000)  # weighed a short while ago
+    commit(groups, "c", range(20), now_ms=30_000)
+    assert len(groups.offsets("c")) == 20
+
+
+def test_what_was_loaded_counts() -> None:
+    """W5 C6: a restart is no way around the limit."""
+    loading = Loading()
+    for number in range(100):
+        loading.record(*offset_record("a", "orders", number, Committed(1, -1, "", 0)))
+    groups = new_groups(group_offsets_bytes_max=35_000)
+    groups.load(loading, 0, 0)
+    with pytest.raises(ApiError):
+        commit(groups, "b", range(1))
+    commit(groups, "a", range(100))
