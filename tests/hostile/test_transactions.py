@@ -168,6 +168,20 @@ def test_sequences_and_control_batches_cannot_be_forged(
     assert txn_calls.end(connection, producer, commit=False) == 0
 
 
+@pytest.mark.skipif(FOREIGN_SERVER in os.environ, reason="Kafka believes whoever may write markers")
+def test_nobody_poses_as_a_later_coordinator(connection: Connection, producer: Producer, topic: str) -> None:
+    """T2 W5: the partition would refuse the markers of the real one, and no transaction there ever end."""
+    assert txn_calls.add_partitions(connection, producer, topic, 0) == {0: 0}
+    assert txn_calls.produce(connection, producer, topic) == 0
+    for epoch in (1, 32_767, 2**31 - 1):
+        assert txn_calls.write_marker(connection, producer, topic, epoch) == INVALID_REQUEST
+    assert txn_calls.end(connection, producer, commit=True) == 0
+    deadline = time.monotonic() + 30
+    while calls.list_offset(connection, topic) == (0, 1):
+        assert time.monotonic() < deadline, "no marker was written"
+        time.sleep(0.05)
+
+
 def test_offsets_of_a_transaction_are_held_to_the_rules_of_offsets(
     connection: Connection, producer: Producer, topic: str
 ) -> None:

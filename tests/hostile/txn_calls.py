@@ -10,6 +10,7 @@ from tests.hostile.raw import NO_TAGS, Connection, array, compact, i8, i16, i32,
 
 NOT_LEADER = 6
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, LIST_TRANSACTIONS = 24, 25, 26, 28, 66
+WRITE_MARKERS = 27
 
 
 class Producer(NamedTuple):
@@ -106,4 +107,19 @@ def list_by_pattern(connection: Connection, pattern: str) -> int:
     no_filters = b"\x01" + b"\x01" + i64(-1)
     answer = flexible(connection, LIST_TRANSACTIONS, 2, no_filters + compact(pattern) + NO_TAGS)
     answer.i32()
+    return answer.i16()
+
+
+def write_marker(connection: Connection, producer: Producer, topic: str, coordinator_epoch: int) -> int:
+    """WriteTxnMarkers v1 of an abort in partition 0: the code."""
+    place = compact(topic) + b"\x02" + i32(0) + NO_TAGS
+    marker = i64(producer.producer_id) + i16(producer.epoch) + i8(0) + b"\x02" + place
+    body = b"\x02" + marker + i32(coordinator_epoch) + NO_TAGS + NO_TAGS
+    answer = flexible(connection, WRITE_MARKERS, 1, body)
+    assert answer.i8() == 2
+    answer.i64()
+    assert answer.i8() == 2
+    answer.compact()
+    assert answer.i8() == 2
+    assert answer.i32() == 0
     return answer.i16()

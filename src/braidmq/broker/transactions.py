@@ -202,6 +202,7 @@ class TransactionCoordinator:
             if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 self._carry_out(transactions.markers_written(transactional_id, marker, (place,), now))
             else:
+                log.error("%s-%d: the marker of %r was not written: %s", *place, transactional_id, code.name)
                 transactions.markers_failed(transactional_id, marker, now)
                 self._carry_out(())
 
@@ -227,7 +228,6 @@ class TransactionCoordinator:
         try:
             stored_at = partition.append_marker(end, marker.transaction_version)
         except ApiError as error:
-            log.error("%s: the marker of producer %d was refused: %s", partition, marker.producer_id, error)
             settled(error.code)
         else:
             if partition.syncs:

@@ -14,6 +14,7 @@ from braidmq.wire.errors import ProtocolError
 from braidmq.wire.primitives import (
     View,
     check_tag_count,
+    finish_string_length,
     finish_uvarint,
     read_uvarint,
     skip_tagged_fields,
@@ -195,7 +196,10 @@ def _decode_tags(view: View, at: int, version: int, count: int, replica_id: int)
 
 
 def _compact_string(view: View, at: int) -> tuple[str, int]:
-    length, at = read_uvarint(view, at)
+    length = view[at]
+    at += 1
+    if length > 127:
+        length, at = finish_string_length(view, at, length)
     if not length:
         raise ProtocolError("null in place of a string")
     stop = at + length - 1

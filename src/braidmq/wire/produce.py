@@ -14,7 +14,7 @@ from struct import Struct, error
 from typing import NamedTuple, NoReturn
 
 from braidmq.wire.errors import ProtocolError
-from braidmq.wire.primitives import View, finish_uvarint, skip_tagged_fields, uvarint
+from braidmq.wire.primitives import View, finish_string_length, finish_uvarint, skip_tagged_fields, uvarint
 
 FLEXIBLE = 9
 TOPIC_IDS = 13
@@ -70,9 +70,9 @@ def _decode_flexible(view: View, at: int, version: int) -> tuple[ProduceRequest,
     transactional_id = None
     length = view[at]
     at += 1
+    if length > 127:
+        length, at = finish_string_length(view, at, length)
     if length:
-        if length > 127:
-            length, at = finish_uvarint(view, at, length)
         stop = at + length - 1
         transactional_id = str(view[at:stop], "utf-8")
         at = stop
@@ -92,7 +92,7 @@ def _decode_flexible(view: View, at: int, version: int) -> tuple[ProduceRequest,
             length = view[at]
             at += 1
             if length > 127:
-                length, at = finish_uvarint(view, at, length)
+                length, at = finish_string_length(view, at, length)
             if not length:
                 raise ProtocolError("a topic without a name")
             stop = at + length - 1

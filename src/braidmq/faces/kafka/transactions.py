@@ -179,6 +179,9 @@ async def _write_marker(face: KafkaFace, wanted: WritableTxnMarker) -> WritableT
 
 
 async def _marked(face: KafkaFace, place: Place, marker: Marker) -> ErrorCode:
+    if marker.coordinator_epoch > face.broker.transactions.transactions.coordinator_epoch:
+        # The partition would take it for that of a later coordinator, and refuse the markers of this one.
+        return ErrorCode.INVALID_REQUEST
     written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     face.broker.transactions.write_marker(place, marker, written.set_result)
     return await written
