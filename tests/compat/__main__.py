@@ -10,10 +10,10 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from bench.kafka import Kafka, KafkaUnavailableError, obtain
+from tests.chaos import server
 
 ROOT = Path(__file__).parents[2]
 IDLE_CONNECTIONS = 10_000
@@ -33,14 +33,9 @@ def jars_of_kafka(given: Path | None) -> Path | None:
 
 
 def against_kafka(jars: Path, java: dict[str, str]) -> bool:
-    with tempfile.TemporaryDirectory(prefix="compat-") as directory:
-        server = Kafka(Path(directory), jars)
-        say(f"the same tests against Apache Kafka {Kafka.version(jars)}")
-        server.start()
-        try:
-            return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=server.bootstrap, **java)
-        finally:
-            server.stop()
+    say(f"the same tests against Apache Kafka {Kafka.version(jars)}")
+    with server.kafka(jars) as running:
+        return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=running.bootstrap, **java)
 
 
 def say(text: str) -> None:

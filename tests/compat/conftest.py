@@ -18,9 +18,16 @@ from tests.compat import confluent_calls
 with warnings.catch_warnings():
     # kafka-python loads its schemas with a call that newer Pythons deprecate; only our warnings are errors.
     warnings.simplefilter("ignore")
-    import kafka  # noqa: F401
+    from tests.compat.group_members import HEARTBEAT_MS, SESSION_MS
 
 FOREIGN_SERVER = "BRAID_COMPAT_BOOTSTRAP"
+SHORT_SESSIONS = {
+    "group_min_session_timeout_ms": 1_000,
+    "group_initial_rebalance_delay_ms": 300,
+    "group_consumer_session_timeout_ms": SESSION_MS,
+    "group_consumer_heartbeat_interval_ms": HEARTBEAT_MS,
+}
+"""So that tests need not wait long for what a dead member leaves."""
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +38,7 @@ def bootstrap() -> Iterator[str]:
         return
     from braidmq import testing
 
-    with testing.broker() as server:
+    with testing.broker(**SHORT_SESSIONS) as server:
         yield server.bootstrap
 
 
