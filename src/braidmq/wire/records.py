@@ -343,20 +343,50 @@ class BatchBuilder:
         base_offset: int = 0,
     ) -> bytearray:
         """The batch, its CRC set; the builder must not be used again."""
-        if not self.count:
-            raise ValueError("a batch has at least one record")
-        out = self._out
-        if self.codec:
-            packed = deflate(self.codec, bytes(memoryview(out)[HEADER_BYTES:]))
-            out = bytearray(HEADER_BYTES)
-            out += packed
-        attributes = self.codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
-        _HEADER.pack_into(
-            out, 0, base_offset, len(out) - LENGTH_END, -1, MAGIC, 0, attributes, self.count - 1,
-            self._base_timestamp, self._max_timestamp, producer_id, producer_epoch, base_sequence, self.count,
-        )  # fmt: skip
-        _seal(out)
-        return out
+        return seal_batch(
+            self._out,
+            self.count,
+            self._base_timestamp,
+            self._max_timestamp,
+            codec=self.codec,
+            base_sequence=base_sequence,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=transactional,
+            control=control,
+            base_offset=base_offset,
+        )
+
+
+def seal_batch(
+    out: bytearray,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    codec: Codec = Codec.NONE,
+    base_sequence: int = NO_SEQUENCE,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    base_offset: int = 0,
+) -> bytearray:
+    """A batch of the `count` records that `out` holds behind room for a header; `out` itself if no codec."""
+    if not count:
+        raise ValueError("a batch has at least one record")
+    if codec:
+        with memoryview(out) as whole:
+            packed = deflate(codec, bytes(whole[HEADER_BYTES:]))
+        out = bytearray(HEADER_BYTES)
+        out += packed
+    attributes = codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
+    _HEADER.pack_into(
+        out, 0, base_offset, len(out) - LENGTH_END, -1, MAGIC, 0, attributes, count - 1,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    _seal(out)
+    return out
 
 
 # Refusals: out of the way of the hot path, each with the code Kafka gives and what would be right

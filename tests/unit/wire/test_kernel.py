@@ -47,8 +47,9 @@ def build(where: Path, **environment: str) -> list[Path]:
     """Runs the project's own setup.py on a copy of the kernel; the compiled modules that came out."""
     (where / "src/braidmq/wire").mkdir(parents=True)
     shutil.copy(ROOT / "setup.py", where)
-    for name in ("kernel.py", "kernel.pxd"):
-        shutil.copy(WIRE / name, where / "src/braidmq/wire")
+    for types in WIRE.glob("*.pxd"):
+        for source in (types, types.with_suffix(".py")):
+            shutil.copy(source, where / "src/braidmq/wire")
     for package in ("braidmq", "braidmq/wire"):
         (where / "src" / package / "__init__.py").touch()
     subprocess.run(

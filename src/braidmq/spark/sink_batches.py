@@ -1,0 +1,177 @@
+"""Arrow batches in, record batches out, one open batch for each partition that gets rows.
+
+A task's rows are cut into record batches by size. Rows without a key or a wanted partition go to one partition
+until its batch is full and then to the next, so that they fill few large batches; where that begins is given,
+so that a task that is done again does the same again. How much is held back is bounded: past
+`BUFFERED_BYTES_MAX` every open batch is sent off as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from braidmq.client.cluster import TopicPartition
+from braidmq.spark.sink_columns import Layout, RowError, by_topic, columns_of, keys_of, partitions_of
+from braidmq.wire.checksum import crc32c
+from braidmq.wire.column_writer import (
+    Columns,
+    append_rows,
+    choose_partitions,
+    group_rows,
+    record_bytes,
+    timestamp_ms,
+)
+from braidmq.wire.records import HEADER_BYTES
+
+BUFFERED_BYTES_MAX = 33_554_432
+FIRST_BYTES = 16_384
+GROWTH = 4
+
+
+class Records:
+    """The records of one batch to be, behind room for its header."""
+
+    __slots__ = ("at", "base_timestamp_ms", "count", "max_timestamp_ms", "out")
+
+    def __init__(self) -> None:
+        self.out = bytearray(FIRST_BYTES)
+        self.at = HEADER_BYTES
+        self.count = 0
+        self.base_timestamp_ms = 0
+        self.max_timestamp_ms = 0
+
+    def fill(self, columns: Columns, order: memoryview, first: int, last: int, bytes_max: int) -> int:
+        """Takes rows `order[first:last]` while they fit `bytes_max`; where to go on."""
+        if not self.count:
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms(columns, order[first])
+        while True:
+            reached, self.at, self.max_timestamp_ms = append_rows(
+                self.out, self.at, order, first, last, columns,
+                self.count, self.base_timestamp_ms, self.max_timestamp_ms,
+            )  # fmt: skip
+            self.count += reached - first
+            first = reached
+            if first == last or len(self.out) >= bytes_max:
+                return first
+            self.out += bytes(min(len(self.out) * GROWTH, bytes_max) - len(self.out))
+
+    def close(self) -> bytearray:
+        """Cut to what is written; nothing may be added any more."""
+        del self.out[self.at :]
+        return self.out
+
+
+class Send(Protocol):
+    """Takes the records of a finished batch on their way."""
+
+    def __call__(self, at: TopicPartition, records: Records) -> None: ...
+
+
+class Batches:
+    """Cuts a task's rows into batches and gives them to `send`."""
+
+    def __init__(
+        self,
+        where: Layout,
+        send: Send,
+        partition_count: Callable[[str], int],
+        *,
+        batch_bytes: int,
+        record_bytes_max: int,
+        first_partition: int,
+    ) -> None:
+        self.rows = 0
+        self.digest = 0
+        """A checksum over all records in their order: equal for equal rows, cut into batches alike."""
+        self._where = where
+        self._send = send
+        self._partition_count = partition_count
+        self._batch_bytes = batch_bytes
+        self._record_bytes_max = record_bytes_max
+        self._first_partition = first_partition
+        self._sticky: dict[str, int] = {}
+        self._open: dict[TopicPartition, Records] = {}
+        self._buffered_bytes = 0
+
+    def add(self, batch: pa.RecordBatch, now_ms: int) -> None:
+        for topic, rows in by_topic(batch, self._where):
+            self._add(topic, rows, now_ms)
+        self.rows += batch.num_rows
+        if self._buffered_bytes >= BUFFERED_BYTES_MAX:
+            self.finish()
+
+    def finish(self) -> None:
+        """Sends every batch that is still open."""
+        for at in list(self._open):
+            self._close(at)
+
+    def _add(self, topic: str, batch: pa.RecordBatch, now_ms: int) -> None:
+        partitions = self._partition_count(topic)
+        order, ends = self._grouped(topic, batch, partitions)
+        columns = columns_of(batch, self._where, now_ms)
+        first = 0
+        for partition in range(partitions):
+            if ends[partition] > first:
+                self._append(TopicPartition(topic, partition), columns, order, first, ends[partition])
+                first = ends[partition]
+
+    def _grouped(self, topic: str, batch: pa.RecordBatch, partitions: int) -> tuple[memoryview, memoryview]:
+        rows = batch.num_rows
+        chosen, order, ends = _ints(rows), _ints(rows), _ints(partitions)
+        wanted = partitions_of(batch, self._where)
+        sticky = self._sticky.setdefault(topic, self._first_partition % partitions)
+        bad = choose_partitions(
+            chosen, rows, wanted, keys_of(batch, self._where), partitions, sticky % partitions
+        )
+        if bad >= 0:
+            column = self._where.column(batch, "partition")
+            assert column is not None
+            raise RowError(
+                f"a row wants partition {column[bad].as_py()} of topic {topic},"
+                f" which has partitions 0 to {partitions - 1}"
+            )
+        group_rows(chosen, rows, partitions, order, ends)
+        return order, ends
+
+    def _append(self, at: TopicPartition, columns: Columns, order: memoryview, first: int, last: int) -> None:
+        while first < last:
+            records = self._open.get(at)
+            if records is None:
+                records = self._open[at] = Records()
+            before = records.at
+            first = records.fill(columns, order, first, last, self._batch_bytes)
+            self._buffered_bytes += records.at - before
+            if first == last:
+                return
+            if not records.count:
+                self._open[at] = self._large(at, columns, order, first)
+                self._buffered_bytes += self._open[at].at
+                first += 1
+            self._close(at)
+
+    def _large(self, at: TopicPartition, columns: Columns, order: memoryview, first: int) -> Records:
+        """A record that does not fit a batch of the usual size has one to itself, if it may be that large."""
+        size = record_bytes(columns, order[first])
+        if HEADER_BYTES + size > self._record_bytes_max:
+            raise RowError(
+                f"a row for {at} makes a record of {size:,} bytes, more than max.request.size"
+                f" ({self._record_bytes_max:,}); raise .option('kafka.max.request.size', …) and the topic's"
+                " max.message.bytes, or make it smaller"
+            )
+        records = Records()
+        records.fill(columns, order, first, first + 1, HEADER_BYTES + size)
+        return records
+
+    def _close(self, at: TopicPartition) -> None:
+        records = self._open.pop(at)
+        self._buffered_bytes -= records.at
+        self.digest = crc32c(memoryview(records.close())[HEADER_BYTES:], self.digest)
+        self._sticky[at.topic] += 1
+        self._send(at, records)
+
+
+def _ints(count: int) -> memoryview:
+    return memoryview(bytearray(4 * count)).cast("i") if count else memoryview(bytearray(4)).cast("i")
