@@ -1,7 +1,7 @@
 """Compiles the record kernels where that is possible; everything else about the package is in pyproject.toml.
 
-Without Cython or a C compiler the package installs all the same and runs their sources as Python: a build that
-fails is only a warning. `BRAID_PURE=1` leaves it out on purpose.
+Without Cython or a C compiler the package installs all the same and runs their sources as Python: a build
+that fails is only a warning. `BRAID_PURE=1` leaves it out on purpose.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ cdef class Columns:
 
 @cython.locals(row=Py_ssize_t, partition=cython.longlong, start=Py_ssize_t, hashed=cython.uint)
 cpdef Py_ssize_t choose_partitions(
-    int[::1] chosen, Py_ssize_t rows, NumberColumn wanted, ByteColumn keys, int partitions, int sticky
+    int[::1] chosen, Py_ssize_t rows, NumberColumn wanted, ByteColumn keys, int partitions, long long written,
+    long long row_bytes, long long turn_bytes
 ) except -2
 
 @cython.locals(row=Py_ssize_t, partition=cython.int, count=cython.int, total=cython.int)

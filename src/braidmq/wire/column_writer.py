@@ -101,12 +101,15 @@ def choose_partitions(
     wanted: NumberColumn | None,
     keys: ByteColumn | None,
     partitions: int,
-    sticky: int,
+    written: int,
+    row_bytes: int,
+    turn_bytes: int,
 ) -> int:
-    """Write each row's partition to `chosen`: the wanted one, else by its key's hash, else `sticky`.
+    """Write each row's partition to `chosen`: the wanted one, else by its key's hash, else in turn.
 
-    The hash is Kafka's, so that a key lands where its Java client would put it. Gives the first row that
-    wants a partition the topic does not have, or -1.
+    The hash is Kafka's, so that a key lands where its Java client would put it. Partitions take turns of
+    `turn_bytes`, where `written` bytes have gone before and a row counts as `row_bytes`: rows without a key
+    fill whole batches. Gives the first row that wants a partition the topic does not have, or -1.
     """
     for row in range(rows):
         if wanted is not None and (not wanted.nullable or _is_valid(wanted.valid, row + wanted.shift)):
@@ -119,7 +122,7 @@ def choose_partitions(
             hashed = _murmur2(keys.content, start, keys.offsets[row + keys.shift + 1] - start)
             chosen[row] = (hashed & 0x7FFFFFFF) % partitions
         else:
-            chosen[row] = sticky
+            chosen[row] = (written + row * row_bytes) // turn_bytes % partitions
     return -1
 
 

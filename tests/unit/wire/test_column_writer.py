@@ -195,7 +195,7 @@ def test_a_row_goes_where_it_wants_or_where_its_key_belongs(
         array("q", [0] * shift + [place or 0 for place in wanted]), bitmap(wanted, shift), shift
     )
     bad = kind.choose_partitions(
-        chosen, len(cells), numbers, byte_column(kind, keys, shift), partitions, 6
+        chosen, len(cells), numbers, byte_column(kind, keys, shift), partitions, 6, 0, 1
     )
     by_hash = [6 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
     assert bad == -1
@@ -209,6 +209,15 @@ def test_a_row_goes_where_it_wants_or_where_its_key_belongs(
 
 
 @pytest.mark.parametrize("mode", ["plain", "compiled"])
+def test_rows_without_a_key_take_turns_by_size(mode: str, request: pytest.FixtureRequest) -> None:
+    """S3 P2: a partition gets a batch full of them before the next one does."""
+    kind = PLAIN if mode == "plain" else request.getfixturevalue("compiled")
+    chosen = array("i", bytes(4 * 10))
+    kind.choose_partitions(chosen, 10, None, None, 3, 250, 50, 100)
+    assert list(chosen) == [2, 0, 0, 1, 1, 2, 2, 0, 0, 1]
+
+
+@pytest.mark.parametrize("mode", ["plain", "compiled"])
 @pytest.mark.parametrize("wanted", [-1, 3, 2**40])
 def test_a_partition_that_is_not_there_is_named(
     mode: str, wanted: int, request: pytest.FixtureRequest
@@ -216,4 +225,4 @@ def test_a_partition_that_is_not_there_is_named(
     """S3: the first row that asks for it."""
     kind = PLAIN if mode == "plain" else request.getfixturevalue("compiled")
     numbers = kind.NumberColumn(array("q", [2, wanted]), b"", 0)
-    assert kind.choose_partitions(array("i", [0, 0]), 2, numbers, None, 3, 0) == 1
+    assert kind.choose_partitions(array("i", [0, 0]), 2, numbers, None, 3, 0, 0, 1) == 1
