@@ -1,9 +1,9 @@
 """Arrow batches in, record batches out, one open batch for each partition that gets rows.
 
-A task's rows are cut into record batches by size. Rows without a key or a wanted partition go to one partition
-until its batch is full and then to the next, so that they fill few large batches; where that begins is given,
-so that a task that is done again does the same again. How much is held back is bounded: past
-`BUFFERED_BYTES_MAX` every open batch is sent off as it is.
+A task's rows are cut into record batches by size. Rows without a key or a wanted partition go to one
+partition until a batch of them is full and then to the next; where that begins is given, so that a task that
+is done again does the same again. How much is held back is bounded: past `BUFFERED_BYTES_MAX` every open
+batch is sent off as it is.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from braidmq.wire.records import HEADER_BYTES
 BUFFERED_BYTES_MAX = 33_554_432
 FIRST_BYTES = 16_384
 GROWTH = 4
+RECORD_OVERHEAD_BYTES = 8
 
 
 class Records:
@@ -36,8 +37,8 @@ class Records:
 
     __slots__ = ("at", "base_timestamp_ms", "count", "max_timestamp_ms", "out")
 
-    def __init__(self) -> None:
-        self.out = bytearray(FIRST_BYTES)
+    def __init__(self, bytes_max: int) -> None:
+        self.out = bytearray(min(FIRST_BYTES, bytes_max))
         self.at = HEADER_BYTES
         self.count = 0
         self.base_timestamp_ms = 0
@@ -92,7 +93,7 @@ class Batches:
         self._batch_bytes = batch_bytes
         self._record_bytes_max = record_bytes_max
         self._first_partition = first_partition
-        self._sticky: dict[str, int] = {}
+        self._keyless_bytes: dict[str, int] = {}
         self._open: dict[TopicPartition, Records] = {}
         self._buffered_bytes = 0
 
@@ -121,11 +122,11 @@ class Batches:
     def _grouped(self, topic: str, batch: pa.RecordBatch, partitions: int) -> tuple[memoryview, memoryview]:
         rows = batch.num_rows
         chosen, order, ends = _ints(rows), _ints(rows), _ints(partitions)
-        wanted = partitions_of(batch, self._where)
-        sticky = self._sticky.setdefault(topic, self._first_partition % partitions)
-        bad = choose_partitions(
-            chosen, rows, wanted, keys_of(batch, self._where), partitions, sticky % partitions
-        )
+        wanted, keys = partitions_of(batch, self._where), keys_of(batch, self._where)
+        written = self._keyless_bytes.get(topic, self._first_partition * self._batch_bytes)
+        row_bytes = batch.nbytes // rows + RECORD_OVERHEAD_BYTES
+        self._keyless_bytes[topic] = written + rows * row_bytes
+        bad = choose_partitions(chosen, rows, wanted, keys, partitions, written, row_bytes, self._batch_bytes)
         if bad >= 0:
             column = self._where.column(batch, "partition")
             assert column is not None
@@ -140,7 +141,7 @@ class Batches:
         while first < last:
             records = self._open.get(at)
             if records is None:
-                records = self._open[at] = Records()
+                records = self._open[at] = Records(self._batch_bytes)
             before = records.at
             first = records.fill(columns, order, first, last, self._batch_bytes)
             self._buffered_bytes += records.at - before
@@ -161,7 +162,7 @@ class Batches:
                 f" ({self._record_bytes_max:,}); raise .option('kafka.max.request.size', …) and the topic's"
                 " max.message.bytes, or make it smaller"
             )
-        records = Records()
+        records = Records(HEADER_BYTES + size)
         records.fill(columns, order, first, first + 1, HEADER_BYTES + size)
         return records
 
@@ -169,7 +170,6 @@ class Batches:
         records = self._open.pop(at)
         self._buffered_bytes -= records.at
         self.digest = crc32c(memoryview(records.close())[HEADER_BYTES:], self.digest)
-        self._sticky[at.topic] += 1
         self._send(at, records)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -200,5 +201,6 @@ def _validity(array: pa.Array, valid: pa.Buffer | None) -> memoryview | bytes:
     return NO_BYTES if valid is None or not array.null_count else memoryview(valid).cast("B")
 
 
-def _view(buffer: pa.Buffer | None, form: str) -> memoryview:
-    return memoryview(NO_BYTES if buffer is None else buffer).cast("B").cast(form)
+def _view(buffer: pa.Buffer | None, form: Literal["B", "i", "q"]) -> memoryview:
+    content: Any = NO_BYTES if buffer is None else buffer
+    return memoryview(content).cast("B").cast(form)

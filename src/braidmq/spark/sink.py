@@ -1,0 +1,183 @@
+"""Writing DataFrames and streams to topics: `df.write.format("braid")` and `writeStream` likewise.
+
+    orders.select("key", "value").writeStream.format("braid")
+        .option("bootstrap.servers", "127.0.0.1:9092").option("topic", "orders")
+        .option("checkpointLocation", "/data/orders-checkpoint").start()
+
+Spark makes a writer on the driver and sends it to the tasks; what tasks return comes back to `commit` or
+`abort` on the driver, in a process of their own. The work is elsewhere: `sink_columns` says what can be
+written, `sink_batches` makes batches of it, `sink_task` sends them, and `sink_commit` says why every row
+arrives once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from braidmq.client.errors import ClientError
+from braidmq.spark.sink_columns import Layout, layout
+from braidmq.spark.sink_commit import Committer, TaskResult
+from braidmq.spark.sink_ledger import SinkError
+from braidmq.spark.sink_options import SinkOptions, check_topic, parse_sink
+from braidmq.spark.sink_task import Place, session_for, write_task
+from braidmq.wire.errors import ApiError
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+RUN_ID = "spark.jobGroup.id"
+"""The local properties that say whose rows a task has; the run of a query is its job group."""
+RUN_LENGTH = 8
+NAMED_WRITE = 0
+COMMITTERS_MAX = 64
+
+Messages = Iterable[WriterCommitMessage | None]
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    options = parse_sink(given, streaming=False, overwrite=overwrite)
+    where = layout(schema, options.topic)
+    _look(options)
+    return BatchWriter(options, where, uuid4().hex[:RUN_LENGTH] if options.write_id else uuid4().hex)
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, _overwrite: bool) -> StreamWriter:
+    # Spark asks to overwrite in output mode complete, where as in its Kafka sink every result is appended.
+    options = parse_sink(given, streaming=True, overwrite=False)
+    where = layout(schema, options.topic)
+    _look(options)
+    return StreamWriter(options, where, given.get("checkpointLocation") or "")
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One `df.write`; with `writeId` it can be done again without writing twice."""
+
+    def __init__(self, options: SinkOptions, where: Layout, run: str) -> None:
+        self._options = options
+        self._where = where
+        self._run = run
+        self._scope = None
+        if options.write_id is not None:
+            # With the topic, so that one name for writes to several topics does not make them one.
+            self._scope = "-".join(filter(None, (options.prefix, options.write_id, options.topic)))
+        self._family = f"{self._scope or options.prefix}/"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        context = _context()
+        place = Place(
+            self._family, self._scope, NAMED_WRITE, self._run, context.partitionId(), context.attemptNumber()
+        )
+        return write_task(self._options, self._where, iterator, place)
+
+    def commit(self, messages: Messages) -> None:
+        try:
+            self._committer().commit(NAMED_WRITE, _results(messages))
+        except (ApiError, ClientError) as error:
+            again = "write again with the same writeId" if self._scope else "some tasks' rows may be visible"
+            raise SinkError(f"the write could not be committed, or not wholly: {error}; {again}") from None
+
+    def abort(self, messages: Messages) -> None:
+        self._committer().abort(NAMED_WRITE, _results(messages))
+
+    def _committer(self) -> Committer:
+        family = self._family if self._scope else f"{self._family}{self._run}/"
+        return _committer(self._options, family, self._scope)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One query's output, batch by batch."""
+
+    def __init__(self, options: SinkOptions, where: Layout, checkpoint: str) -> None:
+        self._options = options
+        self._where = where
+        self._checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        context = _context()
+        batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
+        if batch is None or query is None:
+            raise SinkError("Spark did not say which batch of which query this is; Spark 4.1 or newer does")
+        run = (context.getLocalProperty(RUN_ID) or "")[:RUN_LENGTH]
+        scope = f"{self._options.prefix}-{query}"
+        place = Place(f"{scope}/", scope, int(batch), run, context.partitionId(), context.attemptNumber())
+        return write_task(self._options, self._where, iterator, place)
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        results = _results(messages)
+        if committer := self._committer(results):
+            try:
+                committer.commit(batchId, results)
+            except (ApiError, ClientError) as error:
+                raise SinkError(
+                    f"batch {batchId} could not be committed, or not wholly: {error}; start the query again"
+                ) from None
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        results = _results(messages)
+        if committer := self._committer(results):
+            committer.abort(batchId, results)
+
+    def _committer(self, results: list[TaskResult]) -> Committer | None:
+        """By what tasks say; by what the last batch said if none of them could."""
+        key = f"{self._options!r} {self._checkpoint}"
+        scope = next((each.scope for each in results if each.scope), None) or _scopes.get(key)
+        if scope is None:
+            return None
+        _scopes[key] = scope
+        return _committer(self._options, f"{scope}/", scope)
+
+
+_looked: set[str] = set()
+_scopes: dict[str, str] = {}
+_committers: dict[str, Committer] = {}
+
+
+def _committer(options: SinkOptions, family: str, scope: str | None) -> Committer:
+    """The committer of a query or write in this process, which Spark uses for all of its batches."""
+    key = f"{options!r} {family}"
+    found = _committers.get(key)
+    if found is None:
+        while len(_committers) >= COMMITTERS_MAX:
+            _committers.pop(next(iter(_committers)))
+        session = session_for(options)
+        found = Committer(session.cluster, session.client, options.transaction_timeout_ms, family, scope)
+        _committers[key] = found
+    return found
+
+
+def _results(messages: Messages) -> list[TaskResult]:
+    """What tasks returned; of failed tasks there is nothing."""
+    return [message for message in messages if isinstance(message, TaskResult)]
+
+
+def _context() -> Any:
+    context = TaskContext.get()
+    if context is None:
+        raise SinkError("the sink writes in tasks of Spark only")
+    return context
+
+
+def _look(options: SinkOptions) -> None:
+    """Finds a wrong address or a missing topic on the driver, before there are tasks to fail."""
+    key = repr(options)
+    if key in _looked:
+        return
+    session = session_for(options)
+    try:
+        if options.topic is None:
+            session.cluster.refresh([])
+        else:
+            check_topic(session.cluster, options.topic)
+    except (ApiError, ClientError) as error:
+        raise SinkError(f"writing to {options.bootstrap}: {error}") from None
+    _looked.add(key)

@@ -1,0 +1,265 @@
+"""What a task does on an executor: rows in, an open transaction out.
+
+Connections and what they told are kept between the tasks of a worker process, which Spark reuses: a
+micro-batch of a thousand rows takes less time than finding its brokers anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from braidmq.client.batch_sender import BatchSender
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.errors import ClientError
+from braidmq.client.producer import Acks
+from braidmq.client.transactional import PROTOCOL_2, Identity, TransactionalClient
+from braidmq.spark.sink_batches import Batches, Records
+from braidmq.spark.sink_columns import Layout
+from braidmq.spark.sink_commit import (
+    Outcome,
+    TaskResult,
+    check_not_ahead,
+    check_same_rows,
+    finish_task,
+)
+from braidmq.spark.sink_ledger import Decision, Ledger, SinkError
+from braidmq.spark.sink_options import Guarantee, SinkOptions, connect
+from braidmq.spark.task import freeze_garbage
+from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from braidmq.wire.records import NO_PRODUCER, NO_SEQUENCE, seal_batch
+
+METADATA_AGE_MAX_S = 30.0
+SESSIONS_MAX = 8
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which attempt of which task of which batch; `scope` is None for a write without a name."""
+
+    family: str
+    """How the transactional ids of all attempts begin."""
+    scope: str | None
+    batch: int
+    run: str
+    task: int
+    attempt: int
+
+    @property
+    def transactional_id(self) -> str:
+        return f"{self.family}{self.run}/{self.task}-{self.attempt}"
+
+
+class Session:
+    """A cluster and what is known of it, kept in a worker process."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.cluster = connect(options)
+        self.client = TransactionalClient(self.cluster)
+        self._asked_s: dict[str, float] = {}
+
+    def partition_count(self, topic: str) -> int:
+        """How many there are, no older than half a minute: partitions may be added while a query runs."""
+        now_s = self.cluster.clock.monotonic()
+        if now_s - self._asked_s.get(topic, 0.0) > METADATA_AGE_MAX_S:
+            self.cluster.forget(topic)
+            self._asked_s[topic] = now_s
+        return self.cluster.partition_count(topic)
+
+
+_sessions: dict[str, Session] = {}
+
+
+def session_for(options: SinkOptions) -> Session:
+    """The session of this process for these options."""
+    key = repr(options)
+    found = _sessions.get(key)
+    if found is None:
+        while len(_sessions) >= SESSIONS_MAX:
+            _drop(next(iter(_sessions)))
+        found = _sessions[key] = Session(options)
+    return found
+
+
+def close_sessions() -> None:
+    """Lets go of every connection of this process."""
+    for key in list(_sessions):
+        _drop(key)
+
+
+def _drop(key: str) -> None:
+    if dropped := _sessions.pop(key, None):
+        dropped.cluster.close()
+
+
+def write_task(
+    options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
+) -> TaskResult:
+    """Writes a task's rows as the guarantee asks; what is left open is in the result."""
+    freeze_garbage()
+    first = next((batch for batch in rows if batch.num_rows), None)
+    if first is None:
+        return TaskResult(place.task, Outcome.EMPTY, place.scope, place.attempt)
+    try:
+        return _write(session_for(options), options, where, _chain(first, rows), place)
+    except (ApiError, ClientError) as error:
+        _drop(repr(options))
+        raise SinkError(_explained(error, options)) from None
+
+
+def _write(
+    session: Session, options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
+) -> TaskResult:
+    if options.guarantee is Guarantee.AT_LEAST_ONCE:
+        return _send(session, options, where, rows, place)
+    known = None
+    if place.scope is not None:
+        known = Ledger(session.cluster, session.client, place.scope, options.transaction_timeout_ms).read()
+        check_not_ahead(place.scope, known, place.batch)
+    if known is None or known.batch < place.batch:
+        return _write_in_transaction(session, options, where, rows, place, None)
+    if not finish_task(session.client, known, place.task):
+        return _write_in_transaction(session, options, where, rows, place, known)
+    for _ in rows:
+        # Spark wants its rows taken.
+        pass
+    return TaskResult(place.task, Outcome.DECIDED, place.scope, place.attempt)
+
+
+def _write_in_transaction(
+    session: Session,
+    options: SinkOptions,
+    where: Layout,
+    rows: Iterator[pa.RecordBatch],
+    place: Place,
+    lost: Decision | None,
+) -> TaskResult:
+    """The rows in a transaction that is left open; in place of the one that a decision has lost, if given."""
+    client = session.client
+    identity = client.take(place.transactional_id, options.transaction_timeout_ms)
+    try:
+        sender = BatchSender(
+            session.cluster,
+            transactional_id=identity.transactional_id,
+            announces=client.protocol >= PROTOCOL_2,
+            first_use=lambda partitions: client.add_partitions(identity, partitions),
+            delivery_timeout_s=options.delivery_timeout_s,
+        )
+        batches = _pour(session, options, where, rows, place, sender, identity)
+        if lost is not None:
+            check_same_rows(lost, place.task, batches.digest)
+    except BaseException:
+        _abort(client, identity)
+        raise
+    return TaskResult(
+        place.task,
+        Outcome.WRITTEN if lost is None else Outcome.REWRITTEN,
+        place.scope,
+        place.attempt,
+        batches.rows,
+        batches.digest,
+        identity,
+        min(at.topic for at in sender.partitions),
+    )
+
+
+def _send(
+    session: Session, options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
+) -> TaskResult:
+    """The rows without a transaction; with acks=all a batch that is sent again is still stored once."""
+    identity = _idempotent(session.cluster) if options.acks is Acks.ALL else None
+    sender = BatchSender(session.cluster, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
+    batches = _pour(session, options, where, rows, place, sender, identity)
+    return TaskResult(place.task, Outcome.SENT, rows=batches.rows)
+
+
+def _pour(
+    session: Session,
+    options: SinkOptions,
+    where: Layout,
+    rows: Iterator[pa.RecordBatch],
+    place: Place,
+    sender: BatchSender,
+    identity: Identity | None,
+) -> Batches:
+    """Every row through batches to the brokers, and acknowledged."""
+
+    def send(at: TopicPartition, records: Records) -> None:
+        content = seal_batch(
+            records.close(),
+            records.count,
+            records.base_timestamp_ms,
+            records.max_timestamp_ms,
+            codec=options.codec,
+            base_sequence=NO_SEQUENCE if identity is None else sender.next_sequence(at, records.count),
+            producer_id=NO_PRODUCER if identity is None else identity.producer_id,
+            producer_epoch=-1 if identity is None else identity.producer_epoch,
+            transactional=options.guarantee is Guarantee.EXACTLY_ONCE,
+        )
+        sender.send(at, content)
+
+    batches = Batches(
+        where,
+        send,
+        session.partition_count,
+        batch_bytes=options.batch_bytes,
+        record_bytes_max=options.request_bytes_max,
+        first_partition=place.batch + place.task,
+    )
+    for batch in rows:
+        batches.add(batch, session.cluster.clock.wall_ms())
+    batches.finish()
+    sender.flush()
+    return batches
+
+
+def _idempotent(cluster: Cluster) -> Identity:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    answer = cluster.call(request, InitProducerIdResponse)
+    if answer.error_code != ErrorCode.NONE:
+        raise ApiError(ErrorCode(answer.error_code), "the broker gave no producer id")
+    return Identity("", answer.producer_id, answer.producer_epoch)
+
+
+def _abort(client: TransactionalClient, identity: Identity) -> None:
+    """So that readers do not wait for a task that has failed."""
+    try:
+        client.end(identity, commit=False)
+    except (ApiError, ClientError):
+        # It ends by its time-out, or when a driver sweeps.
+        return
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from (batch for batch in rest if batch.num_rows)
+
+
+def _explained(error: ApiError | ClientError, options: SinkOptions) -> str:
+    advice = ""
+    if isinstance(error, ApiError):
+        advice = ADVICE.get(error.code, "")
+    return f"writing to {options.bootstrap}: {error}{advice}"
+
+
+ADVICE = {
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        "; the broker allows less than kafka.transaction.timeout.ms (its transaction.max.timeout.ms):"
+        " set the option lower"
+    ),
+    ErrorCode.MESSAGE_TOO_LARGE: (
+        "; the topic takes smaller batches (max.message.bytes): set kafka.batch.size and"
+        " kafka.max.request.size below that, or raise it"
+    ),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "; allow WRITE on transactional ids that begin with the option transactionalIdPrefix, or add"
+        ' .option("deliveryGuarantee", "at-least-once")'
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "; allow READ on groups that begin with the option transactionalIdPrefix"
+    ),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "; create the topic: braid topic create NAME --partitions 8",
+}
