@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from braidmq.address import Address, parse_addresses
-from braidmq.client.connection import CLIENT_ID, TIMEOUT_S, Connection
+from braidmq.client.connection import CLIENT_ID, TIMEOUT_S, UNPROTECTED, Connection
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
+from braidmq.client.security import Security
 from braidmq.platform.clock import SystemClock
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.metadata import (
@@ -44,13 +45,21 @@ LeaderGroup = tuple[Connection, list[TopicPartition]]
 class Cluster:
     """The brokers behind a bootstrap list. Belongs to one thread."""
 
-    def __init__(self, bootstrap: str, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = CLIENT_ID,
+        timeout_s: float = TIMEOUT_S,
+        security: Security = UNPROTECTED,
+    ) -> None:
         self.clock = SystemClock()
         self.timeout_s = timeout_s
         self.cluster_id = ""
         self.controller_id = -1
         self.brokers: dict[int, Address] = {}
         self._client_id = client_id
+        self._security = security
         self._bootstrap = list(parse_addresses(bootstrap))
         self._connections: dict[Address, Connection] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -181,7 +190,9 @@ class Cluster:
         """The connection to an address, made where there is none."""
         known = self._connections.get(address)
         if known is None or known.closed:
-            known = Connection(address, client_id=self._client_id, timeout_s=self.timeout_s)
+            known = Connection(
+                address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
+            )
             self._connections[address] = known
         return known
 

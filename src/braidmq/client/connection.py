@@ -8,14 +8,23 @@ where the next answer would begin is no longer known.
 from __future__ import annotations
 
 import socket
+import ssl
 from types import TracebackType
 from typing import Self, TypeVar
 
 from braidmq.address import Address
-from braidmq.client.errors import ClientError, TimedOut, Unreachable
+from braidmq.client.errors import AuthenticationFailed, ClientError, TimedOut, Unreachable
+from braidmq.client.sasl import SaslFailed, exchange
+from braidmq.client.security import Credentials, Security, tls_context
 from braidmq.wire import header, schema
 from braidmq.wire.api import Api, flexible_from
 from braidmq.wire.errors import ErrorCode, ProtocolError
+from braidmq.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from braidmq.wire.messages.versions import ApiVersionsRequest, ApiVersionsResponse
 from braidmq.wire.primitives import skip_tagged_fields
 from braidmq.wire.schema import Message
@@ -25,15 +34,25 @@ TIMEOUT_S = 30.0
 FRAME_BYTES_MAX = 268_435_456
 """An answer that claims to be larger than this is not one of a Kafka broker."""
 
+UNPROTECTED = Security()
+
 R = TypeVar("R", bound=Message)
 
 
 class Connection:
     """A connection in use by one thread. `timeout_s` bounds connecting and every wait for an answer."""
 
-    def __init__(self, address: Address, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str = CLIENT_ID,
+        timeout_s: float = TIMEOUT_S,
+        security: Security = UNPROTECTED,
+    ) -> None:
         self.address = address
         self._client_id = client_id
+        self._security = security
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self.closed = False
@@ -42,6 +61,8 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         try:
             self._versions = self._ask_versions()
+            if security.credentials is not None:
+                self._authenticate(security.credentials)
         except BaseException:
             self.close()
             raise
@@ -133,7 +154,44 @@ class Connection:
             reason = error.strerror or str(error)
             raise Unreachable(f"cannot reach {self.address}: {reason}; is a broker running there?") from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
+        return self._encrypted(connected) if self._security.protocol.encrypted else connected
+
+    def _encrypted(self, plain: socket.socket) -> socket.socket:
+        try:
+            context = tls_context(self._security.certificates)
+            return context.wrap_socket(plain, server_hostname=self.address.host)
+        except (ssl.CertificateError, ssl.SSLError) as error:
+            reason = f"{self.address} is reached, but not over TLS: {error}"
+            raise AuthenticationFailed(f"{reason}; check security.protocol and the certificates") from None
+        except OSError as error:
+            raise Unreachable(f"lost the connection to {self.address}: {error.strerror or error}") from None
+        finally:
+            # Wrapping detaches the plain socket; where it failed, nothing else would close it.
+            plain.close()
+
+    def _authenticate(self, credentials: Credentials) -> None:
+        """SASL over SaslAuthenticate frames (KIP-152); AuthenticationFailed with the broker's reason."""
+        who = f"{credentials.mechanism.value} {credentials.username}".strip()
+        handshake = SaslHandshakeRequest(mechanism=credentials.mechanism.value)
+        agreed = self.call(handshake, SaslHandshakeResponse)
+        if agreed.error_code != ErrorCode.NONE:
+            offered = ", ".join(agreed.mechanisms) or "none"
+            raise AuthenticationFailed(
+                f"{self.address} does not offer {credentials.mechanism.value}: {offered}"
+            )
+        messages = exchange(credentials)
+        try:
+            message = next(messages)
+            while True:
+                answer = self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+                if answer.error_code != ErrorCode.NONE:
+                    why = answer.error_message or ErrorCode(answer.error_code).name.lower()
+                    raise AuthenticationFailed(f"{self.address} refused {who}: {why}")
+                message = messages.send(answer.auth_bytes)
+        except StopIteration:
+            return
+        except SaslFailed as error:
+            raise AuthenticationFailed(f"{self.address}, {who}: {error}") from None
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
         # Version 0 is the one every broker answers.

@@ -17,6 +17,10 @@ class TimedOut(ClientError):
     """The broker, or the cluster as a whole, did not do it in time."""
 
 
+class AuthenticationFailed(ClientError):
+    """The broker was reached and does not let us in, or is not who it should be."""
+
+
 class DeliveryFailed(ClientError):
     """Records that were not acknowledged; `cause` is what happened to the first of them."""
 

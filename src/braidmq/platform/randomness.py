@@ -22,6 +22,11 @@ def new_uuid() -> bytes:
             return bytes(raw)
 
 
+def random_bytes(count: int) -> bytes:
+    """Bytes that nobody can guess, for nonces."""
+    return os.urandom(count)
+
+
 def random_below(limit: int) -> int:
     """A number from 0 up to, not including, `limit`."""
     # 64 random bits over any limit used here: the bias is below one in a billion, without loading `secrets`.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
+from braidmq.client.security import parse_security
 from braidmq.spark.options import Isolation, OptionError
 from braidmq.spark.query import Bound, Query
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -23,7 +24,9 @@ class TopicMissing(OptionError):
 
 def connect(query: Query) -> Cluster:
     """The cluster of a query; nothing is sent before the first question."""
-    return Cluster(query.bootstrap, client_id=CLIENT_ID, timeout_s=query.timeout_s)
+    client_id = query.client_settings.get("client.id", CLIENT_ID)
+    security = parse_security(query.client_settings)
+    return Cluster(query.bootstrap, client_id=client_id, timeout_s=query.timeout_s, security=security)
 
 
 class Topology(NamedTuple):

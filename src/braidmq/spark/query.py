@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braidmq.client.consumer import Start
+from braidmq.client.security import SecurityError, parse_security
 from braidmq.spark.options import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     READ_OPTIONS,
@@ -52,7 +53,7 @@ class Query:
     """The options of a read, parsed."""
 
     bootstrap: str
-    client_settings: Mapping[str, str]
+    client_settings: Mapping[str, str] = field(repr=False)
     subscription: Subscription
     start: Bound
     end: Bound
@@ -80,6 +81,10 @@ def parse_query(given: Mapping[str, str], streaming: bool) -> Query:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name in options:
                 raise OptionError(f"option {name} has no meaning in a stream, which has no end; remove it")
+    try:
+        parse_security(options.client_settings())
+    except SecurityError as error:
+        raise OptionError(f"option {error}") from None
     level = options.text("isolation", options.text("isolation.level", "read_uncommitted"))
     isolation = options.one_of("isolation", level or "", [each.value for each in Isolation])
     return Query(
