@@ -18,6 +18,9 @@ from braidmq.client import Producer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+TIMEOUT_S = 400
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for minutes is done sooner without its best compiler."""
 HERE = Path(__file__).parent
 
 
@@ -25,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            # A test that is stopped in the middle of a call leaves a session that nobody can use.
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +43,11 @@ def spark() -> Iterator[SparkSession]:
             "local[2]",
             memory_mb=1024,
             ui=False,
-            config={"spark.sql.warehouse.dir": f"{scratch}/warehouse", "spark.local.dir": scratch},
+            config={
+                "spark.driver.extraJavaOptions": QUICK_START,
+                "spark.local.dir": scratch,
+                "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+            },
         )
         yield made
         made.stop()

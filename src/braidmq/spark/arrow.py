@@ -58,7 +58,7 @@ class ArrowDecoder:
                 yield from self.flush()
             else:
                 # One record that is larger than the usual room.
-                self._buffer = RowBuffer(self._columns, len(view) + INFLATED_BYTES_MAX * bool(header.codec))
+                self._buffer = RowBuffer(self._columns, window.size - window.at)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """The rows collected so far, if there are any."""

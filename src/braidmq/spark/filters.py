@@ -4,6 +4,11 @@ What the filters say about topic, partition and offset narrows the ranges to rea
 timestamp does so too, since the broker knows the first record of a time or later; an upper one does not,
 because clients' clocks may go back. Every filter taken is then applied to each Arrow batch in full, so that
 Spark need not look again.
+
+Spark up to 4.3 keeps the plan that came out of a push-down with the DataFrame, not with the query: after
+`frame.where("offset = 7").count()` a `frame.count()` on the same frame reads that one record and says 1.
+Where it does so, filters are left to Spark unless the user says that a frame is used with one filter only
+(`pushdown=always`). Versions that can push a limit too keep plans and queries together.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualTo,
     Filter,
     GreaterThan,
@@ -32,6 +38,7 @@ from braidmq.client.offsets import list_offsets
 from braidmq.spark.columns import ARROW_TYPES
 
 PUSHABLE = ("topic", "partition", "offset", "timestamp", "tag", "messageId")
+BY_PARTITION = ("topic", "partition")
 NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 COMPARISONS: dict[type[Filter], Callable[[Any, Any], Any]] = {
     GreaterThan: pc.greater,
@@ -83,14 +90,21 @@ class Pushed:
         return [each for each in self.conditions if each.column == column]
 
     def keep(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows that meet all conditions, if there are any."""
+        """The rows that meet all conditions, if there are any; whole partitions were chosen before."""
         mask = None
         for condition in self.conditions:
+            if condition.column in BY_PARTITION:
+                continue
             one = condition.mask(batch.column(condition.column))
             mask = one if mask is None else pc.and_(mask, one)
         kept = batch if mask is None else batch.filter(mask)
         if kept.num_rows:
             yield kept
+
+
+def is_safe() -> bool:
+    """Whether this Spark keeps what was pushed down to the query it was pushed for."""
+    return hasattr(DataSourceReader, "pushLimit")
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:

@@ -36,6 +36,14 @@ class LocalLog(Enum):
     NEVER = "never"
 
 
+class Pushdown(Enum):
+    """Whether filters that Spark offers are taken (`filters.py` says why that may be unsafe)."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 READ_OPTIONS = (
     "subscribe",
     "subscribePattern",
@@ -58,6 +66,7 @@ READ_OPTIONS = (
     "includeTag",
     "isolation",
     "localLog",
+    "pushdown",
     "groupId",
     "groupIdPrefix",
 )

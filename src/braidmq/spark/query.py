@@ -21,6 +21,7 @@ from braidmq.spark.options import (
     LocalLog,
     OptionError,
     Options,
+    Pushdown,
     bootstrap,
 )
 
@@ -63,6 +64,7 @@ class Query:
     include_tag: bool = False
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     local_log: LocalLog = LocalLog.AUTO
+    pushdown: Pushdown = Pushdown.AUTO
     group_id: str | None = None
     group_prefix: str = "spark-braid"
     partitions_min: int | None = None
@@ -99,6 +101,7 @@ def parse_query(given: Mapping[str, str], streaming: bool) -> Query:
         include_tag=options.boolean("includeTag", False),
         isolation=Isolation(isolation),
         local_log=LocalLog(options.one_of("localLog", "auto", [each.value for each in LocalLog])),
+        pushdown=Pushdown(options.one_of("pushdown", "auto", [each.value for each in Pushdown])),
         group_id=options.text("groupId", options.text("group.id")),
         group_prefix=options.text("groupIdPrefix") or "spark-braid",
         partitions_min=options.count("minPartitions"),

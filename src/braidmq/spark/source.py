@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from braidmq.spark import columns
+from braidmq.spark.options import Pushdown
 from braidmq.spark.query import extra_columns, parse_query
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -36,12 +37,14 @@ class BraidSource(DataSource):
         return columns.ddl(*extra_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from braidmq.spark import filters
         from braidmq.spark.batch_reader import BatchReader, FilteringBatchReader
 
         query = parse_query(self.options, streaming=False)
+        wanted = query.pushdown is Pushdown.ALWAYS or (query.pushdown is Pushdown.AUTO and filters.is_safe())
         # A reader that takes filters is an error in a session where they are not pushed down;
         # Spark asks for one from this worker only where they are.
-        kind = FilteringBatchReader if PUSHDOWN_WORKER in sys.modules else BatchReader
+        kind = FilteringBatchReader if wanted and PUSHDOWN_WORKER in sys.modules else BatchReader
         return kind(query, columns.wanted(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

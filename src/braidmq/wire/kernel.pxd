@@ -37,7 +37,7 @@ cdef class Window:
     cdef const unsigned char[::1] payload
     cdef long long base_offset, timestamp, first, end
     cdef bint fixed_timestamp
-    cdef readonly Py_ssize_t at, left
+    cdef readonly Py_ssize_t at, left, size
 
 @cython.locals(view="const unsigned char*", keys=BytesColumn, values=BytesColumn, end=Py_ssize_t, row=Py_ssize_t,
                span=span_t, delta=cython.longlong, offset=cython.longlong)

@@ -137,6 +137,7 @@ class Window:
         first: int, end: int,
     ) -> None:  # fmt: skip
         self.payload = payload
+        self.size = len(payload)
         self.base_offset = base_offset
         self.timestamp = timestamp
         self.fixed_timestamp = fixed_timestamp
