@@ -173,8 +173,9 @@ def test_a_batch_waits_until_it_is_worth_it(stream: Stream, new_topic: NewTopic,
     fill(topic, numbers(5, 10))
     run.processAllAvailable()
 
-    assert few == []
-    assert stream.batches == [numbers(0, 10)]
+    # The first batch of a new query runs in any case, and is empty here.
+    assert few == [[]]
+    assert stream.batches == [[], numbers(0, 10)]
 
 
 def test_mistakes_in_a_stream_are_told(stream: Stream, new_topic: NewTopic) -> None:

@@ -13,12 +13,18 @@ import socket
 
 from pyspark import daemon
 
+HUNG_UP = 1
+
 _run_task = daemon.worker
 
 
 def run_task(sock: socket.socket, authenticated: bool) -> int:
     """One task of a worker; the first one leaves its imports frozen."""
-    code = _run_task(sock, authenticated)
+    try:
+        code = _run_task(sock, authenticated)
+    except BrokenPipeError:
+        # The JVM has stopped the query and hung up: the worker ends, and nobody needs a traceback.
+        return HUNG_UP
     if gc.get_freeze_count() == 0:
         gc.collect()
         gc.freeze()

@@ -32,6 +32,9 @@ from braidmq.spark.query import Query
 from braidmq.spark.splits import Split
 from braidmq.spark.task import freeze_garbage, read_split
 
+NO_LIMIT = 2**62
+"""A limit that does not bind: with none at all Spark asks for everything at once."""
+
 Json = dict[str, dict[str, int]]
 
 
@@ -61,19 +64,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self.query.trigger_offsets_max)
         if self.query.trigger_bytes_max is not None:
             return ReadMaxBytes(self.query.trigger_bytes_max)
+        if self.query.trigger_offsets_min is not None:
+            return ReadMaxRows(NO_LIMIT)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        begins = from_json(start)
-        self._publish(begins)
+        known = from_json(start)
+        self._publish(known)
         self._ends = self._latest(self._refresh().partitions) if self._target is None else self._target
-        begins = self._starts(begins, self._ends)
+        begins = self._starts(known, self._ends)
         ends = {at: max(end, begins[at]) for at, end in self._ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and self._pace.waits(begins, ends):
                 return start
             ends = limits.limited(self._connected(), self.query, begins, ends)
-        return to_json(ends)
+        # A new partition comes in with its first record: before that it would only make an empty batch.
+        return to_json({at: end for at, end in ends.items() if at in known or end > begins[at]})
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
