@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ TEXT_COLUMNS = ("topic", "key", "group", "codec")
 
 def attach(app: typer.Typer) -> None:
     """Adds the rescue jobs to the commands of `braid pipeline`."""
-    for command in (audit, report):
+    for command in (audit, report, reshard, redrive):
         app.command()(command)
 
 
@@ -143,6 +144,122 @@ def report(
         print(f"- {finding}")
     for path in files:
         print(f"wrote {path}")
+
+
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Where the job keeps its place. Default: checkpoints/…"),
+]
+
+
+def reshard(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the new topic.")],
+    into: Annotated[str | None, typer.Option(metavar="NEW", help="The new topic. Default: TOPIC-pN.")] = None,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="Copy the rest and move the groups; stop producers before.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="With --switch: show where groups would go on.")
+    ] = False,
+    checkpoint: Checkpoint = None,
+    options: ClientSettings = None,
+    master: Master = MASTER,
+    config: SparkConfig = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Copy a topic into one with more partitions, the order within keys kept, and move its groups.
+
+    Without --switch it copies until it has caught up; producers and consumers go on. It can be stopped, and
+    goes on where it was. With --switch it copies the rest and sets each group to the first record in each new
+    partition that it has not read: nothing is lost, some records may be read again.
+
+    Examples:
+    braid pipeline reshard orders --partitions 64
+    braid pipeline reshard orders --partitions 64 --switch
+    """
+    name = into or f"{topic}-p{partitions}"
+    place = checkpoint or Path("checkpoints") / f"reshard-{topic}-{name}"
+    with spark_session("braid pipeline reshard", master, config) as spark:
+        from braidmq.spark.rescue import reshard as resharding
+
+        client_options = parse_settings(options)
+        job = resharding.Reshard(bootstrap, topic, name, partitions, place.absolute(), client_options)
+        made = resharding.prepare(job)
+        _say(as_json, f"{'made' if made else 'going on with'} {name}, {partitions} partitions")
+        copied = 0
+        for step in resharding.copy(spark, job, until_still=switch):
+            copied = step.copied
+            _tell_stage(f"copied {step.copied:,}, {step.ahead:,} ahead")
+        _say(as_json, f"copied {copied:,} records from {topic} into {name}")
+        moves = []
+        if switch:
+            moves = resharding.switch(spark, job, dry_run, lambda note: _say(as_json, f"note: {note}"))
+    if as_json:
+        moved = switch and not dry_run
+        print_json({"into": name, "copied": copied, "switched": moved, "groups": [*map(asdict, moves)]})
+        return
+    if switch:
+        print_table(
+            ("group", "not read yet#", "will read again#"),
+            [(each.group, each.unread, each.again) for each in moves],
+            "Groups that would go on" if dry_run else "Groups that go on",
+        )
+        print(f"now start producers and consumers on {name}; {topic} is left as it is")
+    else:
+        print(f"next: stop the producers of {topic}; stop the consumers; run this again with --switch;")
+        print(f"then start both on {name}. Until then run it again as often as you like.")
+
+
+def redrive(
+    dead_letters: Annotated[str, typer.Argument(metavar="DLQ", help="The topic of dead letters.")],
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where they go.")],
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="Which: \"header['braid.reason'] LIKE '%timeout%'\"."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many, oldest first.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also those that were sent back before.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="With the present time instead of their own.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Count, send nothing.")] = False,
+    checkpoint: Checkpoint = None,
+    options: ClientSettings = None,
+    master: Master = MASTER,
+    config: SparkConfig = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Send dead letters back, all or those a condition chooses, each once however often it is run.
+
+    They keep key, value, headers and time; the header braid.redriven says where each one lay. A condition may
+    name key, value, headers, timestamp, topic, partition, offset, and header, a map of texts.
+
+    Examples:
+    braid pipeline redrive orders.dead --to orders --dry-run
+    braid pipeline redrive orders.dead --to orders --where "header['braid.reason'] LIKE '%timeout%'"
+    """
+    place = checkpoint or Path("checkpoints") / f"redrive-{dead_letters}-{to}"
+    with spark_session("braid pipeline redrive", master, config) as spark:
+        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.rescue import redrive as redriving
+
+        job = redriving.Redrive(
+            bootstrap, dead_letters, to, Lake(place), where, limit, again, now, parse_settings(options)
+        )
+        done = redriving.redrive(spark, job, dry_run)
+    if as_json:
+        print_json({**asdict(done), "sent": not dry_run})
+        return
+    if done.resumed:
+        print(f"finished a run that had died: {done.resumed:,} records")
+    print(f"{dead_letters} holds {done.there:,} dead letters, {done.before:,} of them sent back before")
+    print(f"{'would send' if dry_run else 'sent'} {done.chosen:,} to {to}")
+
+
+def _say(as_json: bool, text: str) -> None:
+    if not as_json:
+        print(text, flush=True)
 
 
 def _tell_stage(stage: str) -> None:

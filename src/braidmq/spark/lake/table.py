@@ -147,6 +147,12 @@ class Lake:
         )
         return self.commit(table, commit, lambda now: self._still_fits(table, now, commit))
 
+    def mark(self, writer: str, batch: int = 0) -> Table:
+        """Notes that a unit of work is done, without rows."""
+        table = self.create()
+        commit = Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
+        return self.commit(table, commit, lambda now: self._still_fits(table, now, commit))
+
     def _still_fits(self, before: Table, now: Table, commit: Commit) -> Commit | None:
         """The commit for a table that others have changed meanwhile; None when its work is already done."""
         if _is_done(now, commit.writer, commit.batch):

@@ -1,0 +1,127 @@
+"""Dead letters back into a topic: those that a condition chooses, each at most once.
+
+Which dead letters have been sent back is kept in a journal, a small lake of its own with a row for each:
+topic, partition, offset, and the run that sent it. A run first writes its plan there, then sends the records
+under the plan's name, then marks the plan as done. Killed before the plan, nothing has happened. Killed after
+it, the next start sends the same records under the same name, which the sink knows to write once. So
+conditions may change from run to run: what was sent is not chosen again.
+
+A record keeps its key, value, headers and time, and gets a header that says where it lay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from braidmq.client.admin import Admin
+from braidmq.client.cluster import Cluster
+from braidmq.spark.lake import ranges
+from braidmq.spark.lake.commits import Table
+from braidmq.spark.lake.reimport import as_records
+from braidmq.spark.lake.schema import DATE, utc_date
+from braidmq.spark.lake.table import Lake
+from braidmq.spark.pipelines.failures import sentence
+from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.origin import REDRIVEN, header_map, with_header
+
+PLANNED, DONE = "plan-", "done-"
+PLACE = ["topic", "partition", "offset"]
+PLAN = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("run", StringType()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """What goes where. `stamp_now` gives records the time of their return instead of their own."""
+
+    bootstrap: str
+    dead_letters: str
+    to: str
+    journal: Lake
+    where: str | None = None
+    limit: int | None = None
+    again: bool = False
+    stamp_now: bool = False
+    client_options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """How many dead letters there are, had been sent before, were chosen, were left by a run that died."""
+
+    there: int
+    before: int
+    chosen: int
+    resumed: int
+
+
+def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redriven:
+    """Sends what is chosen; what an earlier run had planned and not finished comes first."""
+    with Cluster(job.bootstrap) as cluster:
+        Admin(cluster).partition_indexes(job.to)
+        spans = ranges.whole(cluster, [job.dead_letters])
+    letters = ranges.read_ranges(spark, job.bootstrap, spans, job.client_options)
+    resumed = 0
+    if not dry_run:
+        unfinished = _unfinished(job.journal.create(PLAN))
+        resumed = sum(_send(spark, job, letters, run) for run in unfinished)
+    known = letters.join(_sent(spark, job), PLACE, "left")
+    there, before = known.agg(fn.count("*"), fn.count("sent")).collect()[0]
+    chosen = _chosen(job, known if job.again else known.filter("sent IS NULL"))
+    if dry_run:
+        return Redriven(there, before, chosen.count(), 0)
+    run = uuid4().hex
+    plan = chosen.select(*PLACE, fn.lit(run).alias("run"), utc_date(fn.current_timestamp()).alias(DATE))
+    job.journal.append(plan, writer=PLANNED + run, batch=0, files_max=1)
+    return Redriven(there, before, _send(spark, job, letters, run), resumed)
+
+
+def _sent(spark: SparkSession, job: Redrive) -> DataFrame:
+    """Where the letters lay that have been sent back, as far as the journal goes."""
+    rows = job.journal.read(spark) if job.journal.exists else spark.createDataFrame([], PLAN)
+    return rows.select(*PLACE).distinct().withColumn("sent", fn.lit(1))
+
+
+def _unfinished(journal: Table) -> list[str]:
+    """Runs that have a plan and no end."""
+    planned = [name.removeprefix(PLANNED) for name in journal.batches if name.startswith(PLANNED)]
+    return [run for run in planned if DONE + run not in journal.batches]
+
+
+def _chosen(job: Redrive, letters: DataFrame) -> DataFrame:
+    if job.where is not None:
+        try:
+            letters = letters.withColumn("header", header_map()).filter(job.where).drop("header")
+        except AnalysisException as error:
+            raise RescueError(f"--where {job.where!r}: {sentence(str(error))}") from None
+    if job.limit is not None:
+        letters = letters.orderBy("timestamp", *PLACE).limit(job.limit)
+    return letters
+
+
+def _send(spark: SparkSession, job: Redrive, letters: DataFrame, run: str) -> int:
+    """Sends the letters of a plan and marks it as done; how many."""
+    plan = job.journal.read(spark).filter(fn.col("run") == run).select(*PLACE)
+    rows = letters.join(plan, PLACE, "left_semi").withColumn("headers", with_header(REDRIVEN))
+    count = plan.count()
+    if count:
+        records = as_records(rows, keep_partitions=False)
+        records = records.drop("timestamp") if job.stamp_now else records
+        writer = records.write.format("braid").options(**job.client_options)
+        writer = writer.option("bootstrap.servers", job.bootstrap).option("topic", job.to)
+        writer.option("writeId", f"redrive-{run}").mode("append").save()
+    job.journal.mark(DONE + run)
+    return count

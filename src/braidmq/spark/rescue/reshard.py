@@ -1,0 +1,215 @@
+"""A swamped topic into one with more partitions, while producers and consumers go on.
+
+Records are copied as they are, with a header that says where each came from. One task reads one old partition
+from front to back, and the key decides about the new partition as it does for every producer: so all records
+of a key lie in one new partition, in their order, and a producer that moves over goes on in the same one. The
+copy is a streaming query with a checkpoint and the exactly-once sink: it can be stopped and killed.
+
+The switch comes when producers of the old topic have stopped: the rest is copied, and every group gets its
+place in the new topic (`translate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from braidmq.client.admin import Admin
+from braidmq.client.cluster import Cluster
+from braidmq.client.groups import Groups
+from braidmq.spark.lake import ranges
+from braidmq.spark.lake.schema import RAW
+from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
+from braidmq.spark.rescue.translate import Translation, as_offsets, translate
+from braidmq.wire.errors import ApiError, ErrorCode
+
+CAUGHT_UP_RECORDS = 1_000
+SWITCH_PASSES_MAX = 5
+POLL_S = 1
+WHOLE_PARTITIONS = str(10**15)
+"""A partition is never split between tasks: two of them could not keep its order."""
+ROWS_PER_BATCH = 5_000_000
+SINK_GROUPS = "braid-spark-"
+"""Groups in which the sink keeps its ledgers; nobody reads with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reshard:
+    """What goes where."""
+
+    bootstrap: str
+    topic: str
+    into: str
+    partitions: int
+    checkpoint: Path
+    client_options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """Where the copy publishes its position, so that its lag can be watched."""
+        return f"braid-reshard-{self.topic}-{self.into}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much was copied since the start, and how much of the old topic is still ahead."""
+
+    copied: int
+    ahead: int
+
+
+def prepare(job: Reshard) -> bool:
+    """Makes the new topic with the options of the old one; False if it is there and we go on filling it."""
+    with Cluster(job.bootstrap) as cluster:
+        admin = Admin(cluster)
+        admin.partition_indexes(job.topic)
+        if job.into == job.topic:
+            raise RescueError("a topic cannot be resharded into itself; name another with --into")
+        try:
+            there = admin.partition_indexes(job.into)
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            options = {each.name: each.value for each in admin.topic_configs(job.topic) if each.overridden}
+            admin.create_topic(job.into, job.partitions, configs=options)
+            return True
+        if len(there) != job.partitions:
+            raise RescueError(
+                f"{job.into} is there with {len(there)} partitions, not {job.partitions};"
+                " name another with --into, or delete it"
+            )
+        filled = any(end > start for start, end in ranges.whole(cluster, [job.into]).values())
+        if filled and not (job.checkpoint / "offsets").is_dir():
+            raise RescueError(
+                f"{job.into} holds records, and {job.checkpoint} knows nothing of them; if they are of an"
+                " earlier run, give its --checkpoint, else name another topic with --into"
+            )
+        return False
+
+
+def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterator[Progress]:
+    """Copies until little is left, or (`until_still`) until nothing is left and nothing arrives."""
+    copied = 0
+    passes = 0
+    ends = _ends(job)
+    while True:
+        rows = 0
+        for rows in _watched(_start(spark, job)):
+            yield Progress(copied + rows, max(0, _ahead(job, ends)))
+        copied += rows
+        before, ends = ends, _ends(job)
+        arrived = sum(ends.values()) - sum(before.values())
+        yield Progress(copied, arrived)
+        passes += 1
+        if arrived == 0 or (not until_still and arrived <= CAUGHT_UP_RECORDS):
+            return
+        if until_still and passes >= SWITCH_PASSES_MAX:
+            raise RescueError(
+                f"{job.topic} is still being written: {arrived:,} records came while the rest was copied;"
+                " stop its producers, then switch again"
+            )
+
+
+def _start(spark: SparkSession, job: Reshard) -> StreamingQuery:
+    reader = spark.readStream.format("braid").options(**job.client_options).schema(RAW)
+    reader = reader.option("bootstrap.servers", job.bootstrap).option("subscribe", job.topic)
+    reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "true")
+    reader = reader.option("isolation", "read_committed").option("groupId", job.group)
+    reader = reader.option("maxRecordsPerPartition", WHOLE_PARTITIONS)
+    reader = reader.option("maxOffsetsPerTrigger", str(ROWS_PER_BATCH))
+    rows = reader.load().select("key", "value", with_header(ORIGIN).alias("headers"), "timestamp")
+    writer = rows.writeStream.format("braid").options(**job.client_options)
+    writer = writer.option("bootstrap.servers", job.bootstrap).option("topic", job.into)
+    writer = writer.option("checkpointLocation", str(job.checkpoint))
+    return writer.trigger(availableNow=True).start()
+
+
+def _watched(query: StreamingQuery) -> Iterator[int]:
+    """Rows since the start of the query, now and then, until it ends; its failure is raised."""
+    batches: dict[int, int] = {}
+    ended = False
+    try:
+        while not ended:
+            ended = bool(query.awaitTermination(POLL_S))
+            for progress in query.recentProgress:
+                batches[progress["batchId"]] = progress["numInputRows"]
+            yield sum(batches.values())
+    finally:
+        query.stop()
+
+
+def _ends(job: Reshard) -> dict[int, int]:
+    with Cluster(job.bootstrap) as cluster:
+        return {at.partition: end for at, (_, end) in ranges.whole(cluster, [job.topic]).items()}
+
+
+def _ahead(job: Reshard, ends: Mapping[int, int]) -> int:
+    with Groups(job.bootstrap) as groups:
+        reached = {at.partition: offset for at, offset in groups.committed(job.group).items()}
+    return sum(end - reached.get(partition, 0) for partition, end in ends.items())
+
+
+def switch(
+    spark: SparkSession, job: Reshard, dry_run: bool, told: Callable[[str], None] = lambda _: None
+) -> list[Translation]:
+    """Gives every group of the old topic its place in the new one; all records must have been copied."""
+    with Cluster(job.bootstrap) as cluster:
+        groups = Groups(cluster)
+        committed, moved = _groups(groups, job)
+        for name in moved:
+            told(f"group {name} has offsets in {job.into} already and is left where it is")
+        if not dry_run:
+            _refuse_members(groups, committed)
+        spans = ranges.whole(cluster, [job.into])
+    copies = copies_of(ranges.read_ranges(spark, job.bootstrap, spans, job.client_options)).persist()
+    try:
+        ends = {at.partition: end for at, (_, end) in spans.items()}
+        found = translate(copies, job.topic, committed, ends)
+    finally:
+        copies.unpersist()
+    if not dry_run:
+        with Groups(job.bootstrap) as groups:
+            for each in found:
+                groups.commit(each.group, as_offsets(job.into, each.positions))
+    return found
+
+
+def copies_of(rows: DataFrame) -> DataFrame:
+    """Records of the new topic by place and origin, without their content."""
+    return rows.select(
+        "partition",
+        "offset",
+        origin(0).alias("from_topic"),
+        origin(1).alias("from_partition"),
+        origin(2).alias("from_offset"),
+    )
+
+
+def _groups(groups: Groups, job: Reshard) -> tuple[dict[str, dict[int, int]], list[str]]:
+    """Groups that stand in the old topic, by partition; and those that already stand in the new one."""
+    committed: dict[str, dict[int, int]] = {}
+    moved = []
+    for listed in groups.all():
+        name = listed.group_id
+        if name == job.group or name.startswith(SINK_GROUPS):
+            continue
+        offsets = groups.committed(name)
+        if any(at.topic == job.into for at in offsets):
+            moved.append(name)
+        elif old := {at.partition: offset for at, offset in offsets.items() if at.topic == job.topic}:
+            committed[name] = old
+    return committed, moved
+
+
+def _refuse_members(groups: Groups, committed: Mapping[str, object]) -> None:
+    busy = [name for name in committed if groups.describe(name).members]
+    if busy:
+        raise RescueError(
+            f"group {', '.join(busy)} still has members; stop its consumers, switch, and start them again on"
+            " the new topic"
+        )

@@ -1,0 +1,228 @@
+"""Reshard, redrive and reimport: records move once, in order, and groups go on where they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.cli import main
+from braidmq.client import Admin, Producer
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.groups import Groups
+from braidmq.spark.lake import Archive, Lake, archive, ranges
+from braidmq.spark.lake.reimport import Selection, reimport, select
+from braidmq.spark.rescue import audit
+from braidmq.spark.rescue.redrive import Redrive, redrive
+from braidmq.spark.rescue.reshard import Reshard, copy, prepare
+from braidmq.spark.rescue.reshard import switch as switch_groups
+
+NewTopic = Callable[..., str]
+START_MS = 1_794_700_800_000
+
+
+def send(bootstrap: str, topic: str, numbers: range, **options: int) -> None:
+    with Producer(bootstrap) as producer:
+        for number in numbers:
+            producer.send(
+                topic,
+                b"%d" % number,
+                key=b"k%d" % (number % 5),
+                headers=[("n", b"%d" % number)],
+                timestamp_ms=START_MS + number,
+                **options,
+            )
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    """What a reader of committed records sees now."""
+    with Cluster(bootstrap) as cluster:
+        spans = ranges.whole(cluster, [topic])
+    return ranges.read_ranges(spark, bootstrap, spans)
+
+
+def values(rows: DataFrame) -> list[int]:
+    return sorted(int(row.value) for row in rows.select("value").collect())
+
+
+def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """S6 O1 C9: by the command: copied in two goes, audited, every group placed without loss."""
+    old = new_topic(partitions=2, **{"retention.ms": "-1"})
+    new = f"{old}-p7"
+    send(bootstrap, old, range(30))
+    with Groups(bootstrap) as groups, Admin(bootstrap) as admin:
+        ends = {p.index: p.end_offset for p in admin.describe_topics([old])[0].partitions}
+        behind = {TopicPartition(old, index): end // 2 for index, end in ends.items()}
+        groups.commit(f"{old}-half", behind)
+        groups.commit(f"{old}-done", {TopicPartition(old, index): end for index, end in ends.items()})
+    words = ["pipeline", "reshard", old, "--partitions", "7", "-b", bootstrap, "--checkpoint", str(tmp_path)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert f"made {new}, 7 partitions" in out
+    assert f"copied 30 records from {old} into {new}" in out
+    assert "--switch" in out
+
+    send(bootstrap, old, range(30, 40))
+    assert main([*words, "--switch", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["copied"], done["switched"]) == (10, True)
+    placed = {each["group"]: each for each in done["groups"]}
+    assert placed[f"{old}-done"]["unread"] == 10
+    assert placed[f"{old}-half"]["unread"] == 40 - sum(behind.values())
+    copied = read(spark, bootstrap, new)
+    assert audit(read(spark, bootstrap, old), copied, ["key", "value", "headers", "timestamp"]).equal
+    with Groups(bootstrap) as groups, Admin(bootstrap) as admin:
+        half = {
+            at.partition: at_offset
+            for at, at_offset in groups.committed(f"{old}-half").items()
+            if at.topic == new
+        }
+        options = {each.name: each.value for each in admin.topic_configs(new) if each.overridden}
+    assert options == {"retention.ms": "-1"}
+    ahead = {int(row.value) for row in copied.collect() if row.offset >= half[row.partition]}
+    was = read(spark, bootstrap, old).collect()
+    unread = {int(row.value) for row in was if row.offset >= behind[TopicPartition(old, row.partition)]}
+    assert unread <= ahead
+    assert len(ahead) == len(unread) + placed[f"{old}-half"]["again"]
+
+    assert main([*words, "--switch"]) == 0
+    assert f"{old}-half has offsets in {new} already" in capsys.readouterr().out
+
+
+def test_a_reshard_that_cannot_be_is_refused_with_the_reason(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """S6 O1: before a record is copied."""
+    assert spark is not None
+    old, other = new_topic(partitions=1), new_topic(partitions=2)
+    send(bootstrap, other, range(1))
+    words = ["pipeline", "reshard", old, "-b", bootstrap, "--checkpoint", str(tmp_path / "c"), "--partitions"]
+    for more, said in (
+        (["2", "--into", old], "cannot be resharded into itself"),
+        (["3", "--into", other], f"{other} is there with 2 partitions, not 3"),
+        (["2", "--into", other], f"{other} holds records, and {tmp_path / 'c'} knows nothing of them"),
+    ):
+        assert main([*words, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_groups_with_members_are_not_moved(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """S6: they would go on committing in the old topic; a dry run may look all the same."""
+    from kafka import KafkaConsumer
+
+    from braidmq.spark.rescue.failure import RescueError
+
+    old = new_topic(partitions=1)
+    send(bootstrap, old, range(3))
+    job = Reshard(bootstrap, old, f"{old}-new", 2, tmp_path)
+    prepare(job)
+    consumer = KafkaConsumer(
+        old, bootstrap_servers=bootstrap, group_id=f"{old}-busy", auto_offset_reset="earliest"
+    )
+    try:
+        while not consumer.poll(timeout_ms=500):
+            pass
+        consumer.commit()
+        assert [step.copied for step in copy(spark, job)][-1] == 3
+        with pytest.raises(RescueError, match=f"group {old}-busy still has members"):
+            switch_groups(spark, job, dry_run=False)
+        (found,) = [each for each in switch_groups(spark, job, dry_run=True) if each.group == f"{old}-busy"]
+        assert (found.unread, found.again) == (0, 0)
+    finally:
+        consumer.close()
+    with Groups(bootstrap) as groups:
+        assert all(at.topic == old for at in groups.committed(f"{old}-busy"))
+
+
+def test_dead_letters_go_back_once_whatever_the_condition(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """S6 O1: chosen by a header, then the rest; each says where it lay."""
+    dead, orders = new_topic(partitions=2), new_topic(partitions=3)
+    send(bootstrap, dead, range(10))
+    words = [
+        "pipeline",
+        "redrive",
+        dead,
+        "--to",
+        orders,
+        "-b",
+        bootstrap,
+        "--checkpoint",
+        str(tmp_path / "j"),
+    ]
+    chosen = ["--where", "CAST(header['n'] AS INT) < 4"]
+    assert main([*words, *chosen, "--dry-run"]) == 0
+    assert f"would send 4 to {orders}" in capsys.readouterr().out
+    assert main([*words, *chosen]) == 0
+    assert f"sent 4 to {orders}" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    done = {"there": 10, "before": 4, "chosen": 6, "resumed": 0, "sent": True}
+    assert json.loads(capsys.readouterr().out) == done
+    assert main([*words, "--where", "nope = 1"]) == 2
+    assert "`nope` cannot be resolved" in capsys.readouterr().err
+
+    back = read(spark, bootstrap, orders)
+    assert audit(read(spark, bootstrap, dead), back, ["key", "value", "headers", "timestamp"]).equal
+    row = back.filter("CAST(value AS STRING) = '7'").collect()[0]
+    (lay,) = read(spark, bootstrap, dead).filter("CAST(value AS STRING) = '7'").collect()
+    marks = {each.key: bytes(each.value) for each in row.headers}
+    assert marks == {"n": b"7", "braid.redriven": f"{dead}/{lay.partition}/{lay.offset}".encode()}
+
+
+def test_a_redrive_killed_around_its_send_is_finished_once(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: killed after the plan, or after the send and before it was marked."""
+    dead, orders = new_topic(partitions=1), new_topic(partitions=1)
+    send(bootstrap, dead, range(4))
+    job = Redrive(bootstrap, dead, orders, Lake(tmp_path / "j"), limit=2)
+    marked = Lake.mark
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lake, "mark", killed)
+    with pytest.raises(KeyboardInterrupt):
+        redrive(spark, job)
+    monkeypatch.setattr(Lake, "mark", marked)
+    assert values(read(spark, bootstrap, orders)) == [0, 1]
+    done = redrive(spark, job)
+    assert (done.resumed, done.chosen) == (2, 2)
+    assert values(read(spark, bootstrap, orders)) == [0, 1, 2, 3]
+
+
+def test_archived_records_go_back_as_they_were(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """S5: keys, headers, timestamps, order within keys; done again under its id, it sends nothing."""
+    topic, target = new_topic(partitions=2), new_topic(partitions=2)
+    send(bootstrap, topic, range(12))
+    lake = Lake(tmp_path / "lake")
+    assert sum(step.rows for step in archive(spark, lake, Archive(bootstrap, (topic,)))) == 12
+    rows = select(spark, lake, Selection(from_ms=START_MS + 4, until_ms=START_MS + 9))
+    reimport(rows, bootstrap, target, f"{target}-once")
+    reimport(rows, bootstrap, target, f"{target}-once")
+    wanted = read(spark, bootstrap, topic).filter("CAST(CAST(value AS STRING) AS INT) BETWEEN 4 AND 8")
+    compare = ["key", "value", "headers", "timestamp", "partition"]
+    assert audit(wanted, read(spark, bootstrap, target), compare).equal
+    assert values(read(spark, bootstrap, target)) == [4, 5, 6, 7, 8]
