@@ -1,9 +1,9 @@
 """The eleventh consumer joins ten: how long until everybody reads its share, and what is not read meanwhile.
 
 A producer writes at a steady rate to all partitions and the members read it. The time runs from the
-newcomer's first request until all partitions are read again and it has its share. What is lost meanwhile are
-the records per second written to partitions while nobody read them; nothing is lost for good, it is read
-later.
+newcomer's first request until all partitions are read again and it has its share. Records written to a
+partition while nobody reads it are held back; lost meanwhile is how many of them there are in a second of it.
+Nothing is lost for good, it is read later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from .coordinators import await_group_coordinators
 from .crowd import Ask, Client, Crowd, Pause
 from .members import Hall, Kind, Member, make
-from .metric import LOST_MEANWHILE, REBALANCE, Figures
+from .metric import HELD_BACK, LOST_MEANWHILE, REBALANCE, Figures
 from .server import Durability, Server
 from .topics import fresh_topic, topic_id
 from .wire import produce_error, produce_frame, record_batch
@@ -64,20 +64,21 @@ class _Run:
         self._crowd.run(lambda: all(member.gone for member in self._hall.members))
         return {
             REBALANCE: statistics.median(seconds for seconds, _ in found) * 1000,
-            LOST_MEANWHILE: statistics.mean(lost for _, lost in found),
+            LOST_MEANWHILE: statistics.median(held / seconds for seconds, held in found),
+            HELD_BACK: statistics.median(held for _, held in found),
         }
 
     def _one_more(self) -> tuple[float, float]:
-        """Seconds, and records/s lost, when one more joins; it leaves again."""
+        """Seconds until one more has joined, and records held back meanwhile; it leaves again."""
         before = self._hall.unread_seconds()
         started = time.perf_counter()
         newcomer = make(self._hall, self._crowd, self._kind)
         self._until_settled(MEMBERS + 1)
         seconds = time.perf_counter() - started
-        unread = (self._hall.unread_seconds() - before) / seconds
+        held = (self._hall.unread_seconds() - before) / TICK_SECONDS
         self._pass(SETTLE_SECONDS)
         self._leave(newcomer)
-        return seconds, unread / TICK_SECONDS
+        return seconds, held
 
     def _leave(self, member: Member) -> None:
         member.leaving = True

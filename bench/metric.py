@@ -47,7 +47,9 @@ START = Metric("start to first ack", "s", Better.LOWER, 0.1)
 CREATION = Metric("creation", "s", Better.LOWER, None)
 # Groups and transactions: at least Kafka's rates, at most its times.
 REBALANCE = Metric("rebalance", "ms", Better.LOWER, 1.0)
-LOST_MEANWHILE = Metric("lost meanwhile", "rec/s", Better.LOWER, 1.0)
+# How much stands still is for the protocol to say; for how long, and so how many records, for the server.
+LOST_MEANWHILE = Metric("lost meanwhile", "rec/s", Better.LOWER, None)
+HELD_BACK = Metric("held back", "records", Better.LOWER, 1.0)
 COMMIT_RATE = Metric("commits", "commits/s", Better.HIGHER, 1.0)
 COMMIT_P99 = Metric("commit p99", "ms", Better.LOWER, 1.0)
 CPU_PER_MILLION_COMMITS = Metric("CPU", "s/M commits", Better.LOWER, None)
@@ -75,6 +77,7 @@ ALL = (
     CREATION,
     REBALANCE,
     LOST_MEANWHILE,
+    HELD_BACK,
     COMMIT_RATE,
     COMMIT_P99,
     CPU_PER_MILLION_COMMITS,

@@ -47,8 +47,8 @@ METHOD = """## How it was measured
   rebalance is timed from the 11th consumer's first request until all 44 partitions are read again and it has
   its share; positions are committed and fetched as stock clients do. Classic members look in every 10 ms
   instead of the usual 3 s, which would be most of the time measured; members of group.protocol=consumer as
-  often as the server tells them. Lost meanwhile: records per second, of 4,400, written to partitions that
-  nobody read then.
+  often as the server tells them. Held back: records written meanwhile to partitions while nobody read them;
+  lost meanwhile: those per second of the rebalance, of 4,400.
 - An offset commit, a change of a group, and an acknowledgement in a share group are on disk when Braid
   answers, in the page cache when Kafka does: each is as it comes.
 - Commits: 64 consumers in 8 groups, one request for 4 partitions in flight each. 1,000 groups: one member
