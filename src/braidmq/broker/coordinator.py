@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from braidmq.broker.alarm import Alarm
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.group.catalog import Catalog
-from braidmq.group.consumer_group import Beat
-from braidmq.group.consumer_member import Heartbeat
+from braidmq.group.consumer_group import Beat, ConsumerGroup
+from braidmq.group.consumer_member import Heartbeat, SteadyBeat
 from braidmq.group.events import (
     Effect,
     Join,
@@ -69,6 +69,7 @@ class Coordinator:
     def __init__(self, topics: Topics, clock: Clock, settings: GroupSettings, catalog: Catalog) -> None:
         self._topic = InternalTopic(topics, clock, OFFSETS_TOPIC, TOPIC_OPTIONS)
         self._clock = clock
+        self._catalog = catalog
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(clock, self._on_due)
         self.now_ms = self._alarm.now_ms
@@ -124,6 +125,14 @@ class Coordinator:
         return code, codes
 
     # -- server-assigned membership -------------------------------------------------------------
+
+    def steady_heartbeat(self, group_id: str, beat: SteadyBeat) -> int | None:
+        """In how many ms the member is to report again; None if `consumer_heartbeat` has to look at it."""
+        now_ms = self.now_ms()
+        group = self.groups.find(group_id)
+        if isinstance(group, ConsumerGroup) and group.is_steady(beat, self._catalog.version, now_ms):
+            return self.groups.pace.interval_ms(now_ms)
+        return None
 
     async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
         """The answer to a member, once what it changed is on disk. ApiError when the group refuses."""

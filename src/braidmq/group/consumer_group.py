@@ -30,6 +30,7 @@ from braidmq.group.consumer_member import (
     ConsumerMember,
     Heartbeat,
     MemberState,
+    SteadyBeat,
     Subscription,
     check_epoch,
     check_request,
@@ -183,6 +184,16 @@ class ConsumerGroup:
             self._interval_ms(member, interval_ms),
             member.assigned if tell else None,
         )
+
+    def is_steady(self, beat: SteadyBeat, catalog_version: int, now_ms: int) -> bool:
+        """Whether a member that only says that it is there has nothing to be told; then it was heard."""
+        member = self.members.get(beat.member_id)
+        if member is None or self._changes or catalog_version != self._catalog_version:
+            return False
+        if self.epoch != self.target_epoch or not member.is_as_before(beat, self.epoch):
+            return False
+        self.extend_session(member, now_ms)
+        return True
 
     def _interval_ms(self, member: ConsumerMember, interval_ms: int | None) -> int:
         settings = self._settings

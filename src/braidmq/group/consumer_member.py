@@ -60,6 +60,15 @@ class Heartbeat:
         return self.member_epoch == JOINING_EPOCH or complete
 
 
+class SteadyBeat(NamedTuple):
+    """A heartbeat that says nothing but that the member is there, as nearly all of them do."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+
+
 class ClassicTraits(NamedTuple):
     """What is different about a member that still speaks the classic protocol."""
 
@@ -147,6 +156,16 @@ class ConsumerMember:
 
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def is_as_before(self, beat: SteadyBeat, group_epoch: int) -> bool:
+        """Whether the member has arrived where the group is, and is who it was."""
+        return (
+            self.is_reconciled(group_epoch)
+            and beat.member_epoch == group_epoch
+            and beat.client_id == self.client_id
+            and beat.client_host == self.client_host
+            and self.classic is None
+        )
 
     def reconcile(
         self,

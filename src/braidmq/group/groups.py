@@ -79,7 +79,7 @@ class Groups:
             lambda: sum(group.weight_bytes() for group in self),
             lambda: sum(table.weight_bytes() for table in self._offsets.values()),
         )
-        self._pace = Pace(settings, self._count_consumer_members)
+        self.pace = Pace(settings, self._count_consumer_members)
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
 
@@ -219,7 +219,7 @@ class Groups:
             group = before
         else:
             group = self._change_over(group_id, before, beat, now_ms)
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self._pace.interval_ms(now_ms))
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(now_ms))
         effects = _written(group)
         if isinstance(before, ClassicGroup):
             # In one batch: a crash leaves either the group as it was or the group as it is.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from braidmq.faces.kafka.asked import Asked
 from braidmq.group.assignors import NOTHING, Partitions
 from braidmq.group.consumer_group import ConsumerGroup
-from braidmq.group.consumer_member import ConsumerMember, Heartbeat
+from braidmq.group.consumer_member import ConsumerMember, Heartbeat, SteadyBeat
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -31,7 +31,35 @@ _OWN_ID_FROM = 1
 """The version from which on members make their ids themselves (KIP-1082)."""
 
 
-async def consumer_group_heartbeat(
+def consumer_group_heartbeat(
+    face: KafkaFace, request: ConsumerGroupHeartbeatRequest, asked: Asked
+) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
+    """Answered at once if the member says nothing new and is to be told nothing new."""
+    if _says_nothing(request):
+        beat = SteadyBeat(request.member_id, request.member_epoch, asked.client_id, f"/{asked.host}")
+        interval_ms = face.broker.coordinator.steady_heartbeat(request.group_id, beat)
+        if interval_ms is not None:
+            return ConsumerGroupHeartbeatResponse(
+                member_id=request.member_id,
+                member_epoch=request.member_epoch,
+                heartbeat_interval_ms=interval_ms,
+            )
+    return _heartbeat(face, request, asked)
+
+
+def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return (
+        request.topic_partitions is None
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.instance_id is None
+        and request.rack_id is None
+        and request.server_assignor is None
+        and request.rebalance_timeout_ms < 0
+    )
+
+
+async def _heartbeat(
     face: KafkaFace, request: ConsumerGroupHeartbeatRequest, asked: Asked
 ) -> ConsumerGroupHeartbeatResponse:
     if asked.version >= _OWN_ID_FROM and not request.member_id:
