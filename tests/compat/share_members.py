@@ -1,26 +1,32 @@
 """Members of share groups by confluent-kafka's ShareConsumer: workers that say what becomes of each record.
 
-Run as a program, it is a member that crashes: it takes records, says so, and waits to be killed.
+Run as a program, it is a crew of several members in one process, to be killed in the middle of its work. What
+its members are given and what they accept goes into a file that survives them.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.compat import confluent_calls
+from tests.history.share_reading import ShareReading
 
 WAIT_S = 60
 POLL_S = 0.2
 ROOT = Path(__file__).parents[2]
 
 Decide = Callable[[Message], AcknowledgeType]
+Note = Callable[..., None]
 
 
 def consumer(bootstrap: str, group: str, **settings: object) -> ShareConsumer:
@@ -53,8 +59,11 @@ def set_options(bootstrap: str, group: str, options: dict[str, str]) -> None:
 class Worker(threading.Thread):
     """Reads as one member until `leave`; notes the offsets whose acceptance was confirmed."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, decide: Decide) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, decide: Decide, note: Note = lambda *_: None
+    ) -> None:
         super().__init__(daemon=True)
+        self._note = note
         self._consumer = consumer(bootstrap, group, max_poll_records=20)
         self._topic = topic
         self._decide = decide
@@ -81,10 +90,14 @@ class Worker(threading.Thread):
             verdict = self._decide(message)
             self._consumer.acknowledge(message, verdict)
             self.deliveries.append((message.offset(), message.delivery_count()))
+            self._note("delivered", *self.deliveries[-1])
             if verdict is AcknowledgeType.ACCEPT:
                 accepted.append(message.offset())
+                self._note("accepting", message.offset())
         if messages and all(error is None for error in self._consumer.commit_sync(WAIT_S).values()):
             self.accepted += accepted
+            for offset in accepted:
+                self._note("accepted", offset)
 
     def leave(self) -> None:
         self._leaving.set()
@@ -94,25 +107,52 @@ class Worker(threading.Thread):
             raise self.failure
 
 
-class Crasher:
-    """A member in a process of its own, killed while it holds records."""
+class CrewProcess:
+    """Several members in a process of their own."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        command = [sys.executable, "-m", "tests.compat.share_members", bootstrap, group, topic]
-        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    def __init__(self, bootstrap: str, group: str, topic: str, members: int, diary: Path) -> None:
+        arguments = [bootstrap, group, topic, str(members), str(diary)]
+        command = [sys.executable, "-m", "tests.compat.share_members", *arguments]
+        self._diary = diary
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
 
-    def crash(self) -> int:
-        """Waits until it holds something, and kills it; how many records it held."""
-        assert self._child.stdout is not None
-        try:
-            return int(self._child.stdout.readline() or 0)
-        finally:
-            self._child.kill()
-            self._child.wait()
-            self._child.stdout.close()
+    @property
+    def lines(self) -> list[str]:
+        return self._diary.read_text().splitlines() if self._diary.exists() else []
+
+    @property
+    def failure(self) -> str | None:
+        code = self._child.poll()
+        return None if code in (None, 0, -signal.SIGKILL) else f"it ended with {code}"
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._close()
+
+    def leave(self) -> None:
+        self._child.terminate()
+        assert self._child.wait(WAIT_S) == 0
+        self._close()
+
+    def _close(self) -> None:
+        self._child.wait()
+        assert self._child.stdin is not None
+        self._child.stdin.close()
 
 
-def until(condition: Callable[[], bool], what: str, *workers: Worker) -> None:
+def tell(group: ShareReading, lines: Iterable[str]) -> None:
+    """Hands a crew's diary to the checker."""
+    for line in lines:
+        when, what, *offsets = line.split()
+        if what == "delivered":
+            group.delivered(int(when), *map(int, offsets))
+        elif what == "accepting":
+            group.accepting(int(offsets[0]))
+        else:
+            group.accepted(int(when), int(offsets[0]))
+
+
+def until(condition: Callable[[], bool], what: str, *workers: Worker | CrewProcess) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
         failed = [worker.failure for worker in workers if worker.failure is not None]
@@ -121,16 +161,37 @@ def until(condition: Callable[[], bool], what: str, *workers: Worker) -> None:
         time.sleep(0.05)
 
 
-def hold(bootstrap: str, group: str, topic: str) -> None:
-    member = consumer(bootstrap, group, max_poll_records=20)
-    member.subscribe([topic])
-    messages = []
-    while not messages:
-        messages = list(member.poll(POLL_S))
-    sys.stdout.write(f"{len(messages)}\n")
-    sys.stdout.flush()
-    time.sleep(WAIT_S)
+POISONED_EVERY = 100
+POISON = 7
+RELEASED = 0.2
+
+
+def is_poison(offset: int) -> bool:
+    """Whether nobody in a crew ever accepts it."""
+    return offset % POISONED_EVERY == POISON
+
+
+def whim(message: Message) -> AcknowledgeType:
+    """Releases some on their first delivery, and poison always; so crashes cannot use up all deliveries."""
+    release = is_poison(message.offset()) or (message.delivery_count() == 1 and random.random() < RELEASED)
+    return AcknowledgeType.RELEASE if release else AcknowledgeType.ACCEPT
+
+
+def main(bootstrap: str, group: str, topic: str, members: str, diary: str) -> None:
+    file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(what: str, *offsets: int) -> None:
+        os.write(file, (" ".join(map(str, (time.monotonic_ns(), what, *offsets))) + "\n").encode())
+
+    crew = [Worker(bootstrap, group, topic, whim, note) for _ in range(int(members))]
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    while not told.wait(0.1) and all(worker.failure is None for worker in crew):
+        pass
+    for worker in crew:
+        worker.leave()
 
 
 if __name__ == "__main__":
-    hold(*sys.argv[1:])
+    main(*sys.argv[1:])

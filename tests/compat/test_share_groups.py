@@ -6,25 +6,30 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import AcknowledgeType, KafkaException, Message, Producer
 from tests.compat import confluent_calls
 from tests.compat.share_members import (
     WAIT_S,
-    Crasher,
+    CrewProcess,
     Worker,
     begin_at_the_start,
     consumer,
+    is_poison,
     set_options,
+    tell,
     until,
 )
+from tests.history.share_reading import ShareReading
 
 from braidmq import testing
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import Groups
 
 MEMBERS = 16
+PER_CREW = 4
 CRASHES = 3
 RECORDS = 2000
 DELIVERIES_MAX = 5
@@ -43,39 +48,67 @@ def send(bootstrap: str, topic: str, count: int) -> None:
 
 
 def test_many_members_share_one_partition_and_each_record_is_accepted_once(
-    bootstrap: str, new_name: Callable[[], str]
+    bootstrap: str, new_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """C1 C2 F1: sixteen members release at random; others are killed with records in their hands."""
+    """C1 C2 F1: sixteen members release at random and are killed with records in their hands.
+
+    Each record is accepted once, none is lost, and those that nobody accepts come as often as the limit says.
+    """
     topic, group = new_name(), new_name()
     confluent_calls.create_topic(bootstrap, topic)
     begin_at_the_start(bootstrap, group)
+    crews: list[CrewProcess] = []
+
+    def hire() -> CrewProcess:
+        crews.append(CrewProcess(bootstrap, group, topic, PER_CREW, tmp_path / str(len(crews))))
+        return crews[-1]
+
+    at_work = [hire() for _ in range(MEMBERS // PER_CREW)]
     chance = random.Random(16)
-
-    def decide(message: Message) -> AcknowledgeType:
-        # A record may be delivered five times; neither these releases nor the crashes use them up.
-        often = message.delivery_count() > 1
-        return AcknowledgeType.RELEASE if not often and chance.random() < 0.2 else AcknowledgeType.ACCEPT
-
-    crashers = [Crasher(bootstrap, group, topic) for _ in range(CRASHES)]
-    workers = []
     try:
-        send(bootstrap, topic, RECORDS // 2)
-        assert all(crasher.crash() for crasher in crashers)
-        workers = [Worker(bootstrap, group, topic, decide) for _ in range(MEMBERS)]
-        send(bootstrap, topic, RECORDS // 2)
-        everything = set(range(RECORDS))
-        until(
-            lambda: everything <= {offset for worker in workers for offset in worker.accepted},
-            "every record is accepted",
-            *workers,
-        )
+        for _ in range(CRASHES):
+            before = {crew: len(crew.lines) for crew in at_work}
+            send(bootstrap, topic, RECORDS // (CRASHES + 1))
+
+            def at_it() -> list[CrewProcess]:
+                return [crew for crew, lines in before.items() if len(crew.lines) > lines]  # noqa: B023
+
+            until(lambda: bool(at_it()), "somebody works", *at_work)
+            busy = chance.choice(at_it())
+            busy.kill()
+            at_work[at_work.index(busy)] = hire()
+        send(bootstrap, topic, RECORDS // (CRASHES + 1))
+        until(lambda: all(map(told_by(crews).is_settled, range(RECORDS))), "everything is settled", *at_work)
+        with Groups(bootstrap) as groups:
+            until(lambda: groups.describe(group).lag == 0, "the group has come to the end", *at_work)
+        for crew in at_work:
+            crew.leave()
     finally:
-        for worker in workers:
-            worker.leave()
-    counts = Counter(offset for worker in workers for offset in worker.accepted)
-    assert counts == dict.fromkeys(range(RECORDS), 1)
-    assert sum(1 for worker in workers if worker.accepted) > 1, "one member did all the work"
-    assert any(count > 1 for worker in workers for _, count in worker.deliveries)
+        for crew in crews:
+            crew.kill()
+    reading = told_by(crews)
+    reading.conclude(RECORDS)
+    assert reading.findings == [], "\n".join(map(str, reading.findings))
+    counts = deliveries(crews)
+    assert all(counts[offset] == DELIVERIES_MAX for offset in range(RECORDS) if is_poison(offset))
+    assert sum(1 for crew in crews if any("accepted" in line for line in crew.lines)) > 1
+
+
+def told_by(crews: list[CrewProcess]) -> ShareReading:
+    reading = ShareReading(DELIVERIES_MAX)
+    for crew in crews:
+        tell(reading, crew.lines)
+    return reading
+
+
+def deliveries(crews: list[CrewProcess]) -> dict[int, int]:
+    """The highest delivery count of each offset."""
+    highest: dict[int, int] = {}
+    for line in (line.split() for crew in crews for line in crew.lines):
+        if line[1] == "delivered":
+            offset, count = int(line[2]), int(line[3])
+            highest[offset] = max(highest.get(offset, 0), count)
+    return highest
 
 
 def test_a_record_is_given_up_after_its_last_delivery(bootstrap: str, new_name: Callable[[], str]) -> None:

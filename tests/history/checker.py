@@ -13,8 +13,8 @@ partition was *read* from its first to its last offset. From these alone it find
   PHANTOM              a value that nobody sent
   GAP                  the final read skips an offset nothing explains
 
-What transactions promise beyond this is checked by `exactly_once`, and what consumer groups promise by
-`group_reading`, both beside this file.
+What transactions promise beyond this is checked by `exactly_once`, what consumer groups promise by
+`group_reading`, and share groups by `share_reading`, all beside this file.
 
 A record is named by (sender, number): each sender counts up from 0 over everything it sends. State per
 partition is a few machine words per offset in flat arrays, so that ten million records fit into memory.
@@ -52,6 +52,7 @@ class Violation(StrEnum):
     POSITION_BEHIND = "position behind"
     UNOWNED = "unowned read"
     NEEDLESS = "needless revocation"
+    OVERDONE = "delivered too often"
 
 
 @dataclass(frozen=True, slots=True)
