@@ -1,7 +1,8 @@
 """`python -m tests.compat`: the client suite against Braid, then the very same tests against Apache Kafka.
 
 The second run proves the tests: what they demand of Braid is what Kafka does. Where Kafka's jars cannot be
-had it is left out with a message, and the Java client with it. 10,000 idle connections are tried as well.
+had it is left out with a message, and the Java client with it. Spark runs as applications of its own, on this
+machine and on a standalone master with two workers. 10,000 idle connections are tried as well.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def jars_of_kafka(given: Path | None) -> Path | None:
         return None
 
 
-def against_kafka(jars: Path, java: dict[str, str]) -> bool:
+def against_kafka(jars: Path, extra: dict[str, str]) -> bool:
     say(f"the same tests against Apache Kafka {Kafka.version(jars)}")
     with server.kafka(jars) as running:
-        return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=running.bootstrap, **java)
+        return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=running.bootstrap, **extra)
 
 
 def say(text: str) -> None:
@@ -50,13 +51,15 @@ def main() -> int:
     )
     given = parser.parse_args()
     jars = jars_of_kafka(given.kafka_libs)
-    java = {"BRAID_COMPAT_JARS": str(jars)} if jars is not None else {}
+    extra = {"BRAID_COMPAT_SPARK": "1"}
+    if jars is not None:
+        extra["BRAID_COMPAT_JARS"] = str(jars)
     say("stock clients against Braid")
-    good = pytest("tests/compat", **java)
+    good = pytest("tests/compat", **extra)
     say(f"{IDLE_CONNECTIONS:,} idle connections")
     good &= pytest("tests/hostile", "-k", "idle_connections", BRAID_IDLE_CONNECTIONS=str(IDLE_CONNECTIONS))
     if jars is not None:
-        good &= against_kafka(jars, java)
+        good &= against_kafka(jars, extra)
     return 0 if good else 1
 
 

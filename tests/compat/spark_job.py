@@ -1,0 +1,70 @@
+"""A Spark application of its own: reads a topic in a batch, copies it as a stream, writes a batch of its own.
+
+    python -m tests.compat.spark_job MASTER BOOTSTRAP SOURCE COPY WRITTEN SCRATCH
+
+Prints one line of JSON: what the batch read found, and how many executors there were.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from braidmq.spark import session
+
+ROWS_WRITTEN = 1_000
+
+
+def main(master: str, bootstrap: str, source: str, copy: str, written: str, scratch: str) -> None:
+    config = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": scratch,
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+    }
+    spark = session("compat", master, memory_mb=700, ui=False, config=config)
+    try:
+        frame = spark.read.format("braid").option("kafka.bootstrap.servers", bootstrap)
+        rows = frame.option("subscribe", source).option("includeHeaders", "true").load()
+        found = rows.selectExpr("count(*)", "sum(length(value))", "count(distinct partition)").first()
+        assert found is not None
+        copy_stream(spark, bootstrap, source, copy, scratch)
+        write_batch(spark, bootstrap, written)
+        sys.stdout.write(json.dumps({"found": list(found), "executors": executors(spark)}) + "\n")
+    finally:
+        spark.stop()
+
+
+def copy_stream(spark: SparkSession, bootstrap: str, source: str, copy: str, scratch: str) -> None:
+    reader = spark.readStream.format("braid").option("kafka.bootstrap.servers", bootstrap)
+    rows = reader.option("subscribe", source).option("startingOffsets", "earliest")
+    limited = rows.option("maxOffsetsPerTrigger", "700").load()
+    writer = limited.select("key", "value").writeStream.format("braid")
+    query = (
+        writer.option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", copy)
+        .option("checkpointLocation", f"{scratch}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def write_batch(spark: SparkSession, bootstrap: str, written: str) -> None:
+    rows = spark.range(ROWS_WRITTEN).selectExpr("cast(id as string) key", "repeat('x', 100) value")
+    writer = rows.repartition(2).write.format("braid").mode("append")
+    writer.option("kafka.bootstrap.servers", bootstrap).option("topic", written).save()
+
+
+def executors(spark: SparkSession) -> int:
+    """How many processes run tasks: on a local master it is the driver itself."""
+    infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return max(1, len(infos) - 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
