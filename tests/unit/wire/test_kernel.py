@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import braidmq.wire
+from braidmq.wire.records import build_batch
 
 WIRE = Path(braidmq.wire.__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -225,3 +226,110 @@ def test_both_kernels_judge_junk_alike(compiled: ModuleType, junk: bytes, count:
     arguments = (junk, 0, count, 0, 0, False)
     assert outcome(compiled.decode_records, *arguments) == outcome(PLAIN.decode_records, *arguments)
     assert compiled.murmur2(junk) == PLAIN.murmur2(junk)
+
+
+class Columns:
+    """Buffers for a few rows, filled again and again, and what has come out of them."""
+
+    ROWS = 5
+    BYTES = 4000
+
+    def __init__(self, kernel: ModuleType) -> None:
+        self._kernel = kernel
+        self.rows: list[Any] = []
+
+    def column(self, rows: int) -> tuple[Any, memoryview, memoryview, bytearray]:
+        ends, content = memoryview(bytearray(4 * (rows + 1))).cast("i"), memoryview(bytearray(self.BYTES))
+        valid = bytearray(rows // 8 + 1)
+        return self._kernel.BytesColumn(ends, content, memoryview(valid)), ends, content, valid
+
+    def decode(self, payload: bytes, count: int, first: int, end: int) -> list[Any]:
+        window = self._kernel.Window(payload, count, 0, 0, False, first, end)
+        while window.left:
+            before, start = window.left, window.at
+            keys, values, tags = (self.column(self.ROWS) for _ in range(3))
+            names, contents = (self.column(200) for _ in range(2))
+            offsets, times = (memoryview(bytearray(8 * self.ROWS)).cast("q") for _ in range(2))
+            rows = self._kernel.Rows(offsets, times, keys[0], values[0])
+            self._kernel.decode_columns(window, rows)
+            ends, valid = memoryview(bytearray(4 * (self.ROWS + 1))).cast("i"), bytearray(1)
+            assert self._kernel.decode_headers(
+                window, start, 0, ends, memoryview(valid), names[0], contents[0]
+            )
+            assert self._kernel.decode_header(window, start, 0, b"tag", tags[0])
+            assert window.left < before
+            for row in range(rows.count):
+                headers = [(text(names, at), text(contents, at)) for at in range(ends[row], ends[row + 1])]
+                key, value, tag = (text(each, row) for each in (keys, values, tags))
+                self.rows.append((offsets[row], times[row], key, value, headers, tag))
+        return self.rows
+
+
+def text(column: tuple[Any, memoryview, memoryview, bytearray], row: int) -> bytes | None:
+    """One row of a column, read as Arrow would."""
+    _, ends, content, valid = column
+    return bytes(content[ends[row] : ends[row + 1]]) if valid[row >> 3] >> (row & 7) & 1 else None
+
+
+small_records = st.lists(
+    st.tuples(
+        st.integers(-(2**50), 2**50),
+        optional_bytes,
+        optional_bytes,
+        st.lists(st.tuples(st.sampled_from(["tag", "other", ""]), optional_bytes), max_size=4),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(rows=small_records, first=st.integers(0, 20), count=st.integers(0, 20))
+def test_both_kernels_fill_columns_with_what_records_hold(
+    compiled: ModuleType, rows: list[tuple[Any, ...]], first: int, count: int
+) -> None:
+    """S1: row by row the same as decoded one by one, whichever of the two runs."""
+    payload = encoded(PLAIN, rows)
+    decoded, _ = PLAIN.decode_records(payload, 0, len(rows), 0, 0, False)
+    expected = [
+        (offset, time * 1000, key, value, [(name.encode(), content) for name, content in headers],
+         next((content for name, content in headers if name == "tag"), None))
+        for offset, time, key, value, headers in decoded
+        if first <= offset < first + count
+    ]  # fmt: skip
+
+    for kernel in (PLAIN, compiled):
+        assert Columns(kernel).decode(payload, len(rows), first, first + count) == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@given(rows=small_records, damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3))
+def test_both_kernels_stop_at_the_same_damage(
+    compiled: ModuleType, rows: list[tuple[Any, ...]], damage: list[tuple[int, int]]
+) -> None:
+    """W5 S1: columns are as strict as everything else, and nothing is written past their room."""
+    payload = bytearray(encoded(PLAIN, rows))
+    for at, byte in damage:
+        payload[at % len(payload)] = byte
+    arguments = (bytes(payload), len(rows), -(2**62), 2**62)
+
+    assert outcome(Columns(compiled).decode, *arguments) == outcome(Columns(PLAIN).decode, *arguments)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8), offset=st.integers(0, 40))
+def test_batches_before_an_offset_are_skipped(compiled: ModuleType, sizes: list[int], offset: int) -> None:
+    """S1: by their headers alone; a cut or senseless one ends the walk."""
+    log, starts, next_offset = bytearray(), [], 0
+    for size in sizes:
+        starts.append((len(log), next_offset + size - 1))
+        log += build_batch([(None, b"x", (), 0)] * size, base_offset=next_offset)
+        next_offset += size
+    view = bytes(log)
+    expected = next((at for at, last in starts if last >= offset), len(view))
+
+    for kernel in (PLAIN, compiled):
+        assert kernel.skip_batches(view, 0, offset) == expected
+        # The last batch is cut: the walk ends in front of it.
+        assert kernel.skip_batches(view[:-1], 0, offset) == min(expected, starts[-1][0])
+        assert kernel.skip_batches(b"\xff" * 100, 0, 5) == 0
