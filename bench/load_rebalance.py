@@ -55,7 +55,10 @@ class _Run:
         for _ in range(MEMBERS):
             make(self._hall, self._crowd, self._kind)
         self._until_settled(MEMBERS)
-        found = [self._one_more() for _ in range(times)]
+        found = [self._one_more()]
+        for _ in range(times - 1):
+            self._leave(self._hall.members[-1])
+            found.append(self._one_more())
         if self._hall.records < PARTITIONS:
             raise RuntimeError("the members read next to nothing")
         self._stopped = True
@@ -69,15 +72,14 @@ class _Run:
         }
 
     def _one_more(self) -> tuple[float, float]:
-        """Seconds until one more has joined, and records held back meanwhile; it leaves again."""
+        """Seconds until one more has joined, and records held back meanwhile."""
         before = self._hall.unread_seconds()
         started = time.perf_counter()
-        newcomer = make(self._hall, self._crowd, self._kind)
+        make(self._hall, self._crowd, self._kind)
         self._until_settled(MEMBERS + 1)
         seconds = time.perf_counter() - started
         held = (self._hall.unread_seconds() - before) / TICK_SECONDS
         self._pass(SETTLE_SECONDS)
-        self._leave(newcomer)
         return seconds, held
 
     def _leave(self, member: Member) -> None:

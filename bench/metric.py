@@ -53,6 +53,7 @@ HELD_BACK = Metric("held back", "records", Better.LOWER, 1.0)
 COMMIT_RATE = Metric("commits", "commits/s", Better.HIGHER, 1.0)
 COMMIT_P99 = Metric("commit p99", "ms", Better.LOWER, 1.0)
 CPU_PER_MILLION_COMMITS = Metric("CPU", "s/M commits", Better.LOWER, None)
+CPU_PER_MILLION_BEATS = Metric("CPU of both", "s/M req", Better.LOWER, None)
 GROUPS_JOINED = Metric("all joined", "s", Better.LOWER, 1.0)
 GROUPS_RATE = Metric("heartbeats and commits", "req/s", Better.HIGHER, 1.0)
 RECORD_RATE = Metric("records", "rec/s", Better.HIGHER, 1.0)
@@ -81,6 +82,7 @@ ALL = (
     COMMIT_RATE,
     COMMIT_P99,
     CPU_PER_MILLION_COMMITS,
+    CPU_PER_MILLION_BEATS,
     GROUPS_JOINED,
     GROUPS_RATE,
     RECORD_RATE,

@@ -80,7 +80,7 @@ FULL = Size(
     rebalances=7,
     commit_seconds=3,
     groups=1_000,
-    share_records=400_000,
+    share_records=200_000,
     transactions_seconds=3,
     members=10_000,
     members_seconds=10,
@@ -220,7 +220,7 @@ def _groups(size: Size) -> list[Load]:
             f"11th consumer joins 10, {kind}",
             "groups",
             Stage.WARM,
-            18 if kind is Kind.CONSUMER else 4 + size.rebalances / 2,
+            12 if kind is Kind.CONSUMER else 4 + size.rebalances / 2,
             # Members that look in every five seconds, as the server wants it, would make it a long load.
             partial(rebalance, kind=kind, times=1 if kind is Kind.CONSUMER else size.rebalances),
         )
