@@ -1,4 +1,4 @@
-"""What scripts/demo shows: a broker, a stock Kafka client, a rate, and a kill -9 that loses nothing."""
+"""What scripts/demo shows: a broker, a stock client, a rate, a kill -9 that loses nothing, a pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ console = Console(width=100)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="how many to move")
-    count = parser.parse_args().records
+    parser.add_argument("--orders", type=int, default=20_000, help="for the pipeline; 0: no Spark")
+    arguments = parser.parse_args()
+    count = arguments.records
     console.rule("Braid")
     before_s = time.perf_counter()
     with broker() as running:
@@ -33,11 +35,17 @@ def main() -> None:
         hello(running)
         move(running, count)
         survive(running)
+        if arguments.orders:
+            # Imported here: without it the demo needs no Spark.
+            from demo_pipeline import show as show_pipeline
+
+            show_pipeline(running.bootstrap, arguments.orders)
     console.rule("Next")
     console.print(
         "  .venv/bin/braid serve                     a broker on 127.0.0.1:9092, data in ./braid-data\n"
         "  echo hello | .venv/bin/braid send hi      then: .venv/bin/braid tail hi\n"
         "  .venv/bin/braid perf produce              how fast is it here?\n"
+        "  .venv/bin/braid pipeline init             a pipeline of your own: docs/pipelines.md\n"
         "  README.md                                 a minute of code in each client",
         highlight=False,
     )

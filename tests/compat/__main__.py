@@ -56,6 +56,8 @@ def main() -> int:
         extra["BRAID_COMPAT_JARS"] = str(jars)
     say("stock clients against Braid")
     good = pytest("tests/compat", **extra)
+    say("Spark Declarative Pipelines")
+    good &= pytest("tests/compat/test_declarative_pipelines.py", BRAID_COMPAT_SPARK="1")
     say(f"{IDLE_CONNECTIONS:,} idle connections")
     good &= pytest("tests/hostile", "-k", "idle_connections", BRAID_IDLE_CONNECTIONS=str(IDLE_CONNECTIONS))
     if jars is not None:

@@ -29,7 +29,7 @@ from braidmq.client.errors import ClientError
 from braidmq.spark.sink_columns import Layout, layout
 from braidmq.spark.sink_commit import Committer, TaskResult
 from braidmq.spark.sink_ledger import SinkError
-from braidmq.spark.sink_options import SinkOptions, check_topic, parse_sink
+from braidmq.spark.sink_options import SinkOptions, check_topic, parse_sink, write_number
 from braidmq.spark.sink_task import Place, session_for, write_task
 from braidmq.wire.errors import ApiError
 
@@ -38,7 +38,6 @@ QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"
 """The local properties that say whose rows a task has; the run of a query is its job group."""
 RUN_LENGTH = 8
-NAMED_WRITE = 0
 COMMITTERS_MAX = 64
 
 Messages = Iterable[WriterCommitMessage | None]
@@ -48,7 +47,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
     options = parse_sink(given, streaming=False, overwrite=overwrite)
     where = layout(schema, options.topic)
     _look(options)
-    return BatchWriter(options, where, uuid4().hex[:RUN_LENGTH] if options.write_id else uuid4().hex)
+    run = uuid4().hex[:RUN_LENGTH] if options.write_id else uuid4().hex
+    return BatchWriter(options, where, run, write_number(given))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, _overwrite: bool) -> StreamWriter:
@@ -62,10 +62,11 @@ def stream_writer(given: Mapping[str, str], schema: StructType, _overwrite: bool
 class BatchWriter(DataSourceArrowWriter):
     """One `df.write`; with `writeId` it can be done again without writing twice."""
 
-    def __init__(self, options: SinkOptions, where: Layout, run: str) -> None:
+    def __init__(self, options: SinkOptions, where: Layout, run: str, number: int) -> None:
         self._options = options
         self._where = where
         self._run = run
+        self._number = number
         self._scope = None
         if options.write_id is not None:
             # With the topic, so that one name for writes to several topics does not make them one.
@@ -74,20 +75,19 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
-        place = Place(
-            self._family, self._scope, NAMED_WRITE, self._run, context.partitionId(), context.attemptNumber()
-        )
+        task, attempt = context.partitionId(), context.attemptNumber()
+        place = Place(self._family, self._scope, self._number, self._run, task, attempt)
         return write_task(self._options, self._where, iterator, place)
 
     def commit(self, messages: Messages) -> None:
         try:
-            self._committer().commit(NAMED_WRITE, _results(messages))
+            self._committer().commit(self._number, _results(messages))
         except (ApiError, ClientError) as error:
             again = "write again with the same writeId" if self._scope else "some tasks' rows may be visible"
             raise SinkError(f"the write could not be committed, or not wholly: {error}; {again}") from None
 
     def abort(self, messages: Messages) -> None:
-        self._committer().abort(NAMED_WRITE, _results(messages))
+        self._committer().abort(self._number, _results(messages))
 
     def _committer(self) -> Committer:
         family = self._family if self._scope else f"{self._family}{self._run}/"

@@ -29,6 +29,7 @@ WRITE_OPTIONS = (
     "topic",
     "deliveryGuarantee",
     "writeId",
+    "writeNumber",
     "transactionalIdPrefix",
     "acks",
     "batch.size",
@@ -39,6 +40,7 @@ WRITE_OPTIONS = (
 )
 WITHOUT_EFFECT = (
     "checkpointLocation",
+    "queryName",
     "includeHeaders",
     "buffer.memory",
     "enable.idempotence",
@@ -120,6 +122,17 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool) ->
         transaction_timeout_ms=options.count("transaction.timeout.ms") or DEFAULT_TRANSACTION_TIMEOUT_MS,
         timeout_s=(options.count("request.timeout.ms") or DEFAULT_REQUEST_TIMEOUT_MS) / 1000,
     )
+
+
+def write_number(given: Mapping[str, str]) -> int:
+    """Which of the writes named `writeId` this is: one no greater than the last one writes nothing.
+
+    Not among the parsed options, by which connections are found: it differs with every batch.
+    """
+    options = Options(given, (*WRITE_OPTIONS, *WITHOUT_EFFECT), WHAT)
+    if "writeNumber" in options and not options.text("writeId"):
+        raise OptionError("writeNumber counts the writes of one writeId; give that too")
+    return options.count("writeNumber", least=0) or 0
 
 
 def connect(options: SinkOptions) -> Cluster:

@@ -19,6 +19,8 @@ _MAY_PASS = re.compile(
     r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
     r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
+    # A worker that was killed, or one that took longer to start than Spark waits on a busy machine.
+    r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )
 _BAD_RECORD = re.compile(r"braid: bad record (\S+) (\d+) (\d+)")
 _PYTHON_ERROR = re.compile(
@@ -75,10 +77,12 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from braidmq.client.consumer import Consumer
     from braidmq.spark.pipelines import avro
     from braidmq.spark.pipelines.checkpoint import Checkpoint
+    from braidmq.spark.pipelines.connecting import connect
     from braidmq.spark.pipelines.reasons import explain
 
     try:
-        with Consumer(pipeline.bootstrap) as consumer:
+        with connect(pipeline) as cluster:
+            consumer = Consumer(cluster)
             consumer.seek(source.topic, partition, offset)
             value = next((each.value for each in consumer.poll() if each.offset == offset), None)
         if source.avro is not None:

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from braidmq.client.admin import Admin, TopicDescription
-from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.cluster import TopicPartition
 from braidmq.client.errors import ClientError
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.pipelines import graph
 from braidmq.spark.pipelines.checkpoint import Checkpoint, Offsets
+from braidmq.spark.pipelines.connecting import connect
 from braidmq.spark.pipelines.mistakes import Mistake, PipelineError, PipelineMistakes, suggestion
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, Start, TopicSink, TopicSource
 from braidmq.wire.errors import ApiError, ErrorCode
-
-CLIENT_ID = "braid-pipeline"
-TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Preflight:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._cluster = Cluster(pipeline.bootstrap, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+        self._cluster = connect(pipeline)
         self._admin = Admin(self._cluster)
         self._topics: dict[str, TopicDescription] | None = None
 

@@ -17,7 +17,7 @@ from braidmq.spark.pipelines import formats, upsert
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.frames import columns_there, told_at
-from braidmq.spark.pipelines.model import LakeSink, Pipeline, Sink, TopicSink, UpsertSink
+from braidmq.spark.pipelines.model import LakeSink, OutputMode, Pipeline, Sink, TopicSink, UpsertSink
 
 LAKE_EVERY, UPSERT_EVERY = Duration(60), Duration(10)
 """Files and versions of a table cost more than records: by default they are made less often."""
@@ -30,8 +30,12 @@ def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkp
     """How to start the query of a sink; everything about it that can be checked has been."""
     with told_at(sink.place, f"sink {sink.name}"):
         if isinstance(sink, TopicSink):
-            writer = to_topic(formats.encode(frame, sink), sink.topic, pipeline).outputMode(sink.mode.value)
-            writer, every = writer.options(**dict(sink.options)), sink.every
+            records = formats.encode(frame, sink)
+            if sink.mode is OutputMode.APPEND:
+                writer = to_topic(records, sink.topic, pipeline).options(**dict(sink.options))
+            else:
+                writer = _changes_to_topic(records, sink, pipeline, checkpoint)
+            every = sink.every
         elif isinstance(sink, LakeSink):
             writer, every = _to_lake(frame, sink, checkpoint), sink.every or LAKE_EVERY
         else:
@@ -43,6 +47,20 @@ def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkp
 def to_topic(records: DataFrame, topic: str, pipeline: Pipeline) -> DataStreamWriter:
     options = {"bootstrap.servers": pipeline.bootstrap, "topic": topic, **dict(pipeline.options)}
     return records.writeStream.format("braid").options(**options)
+
+
+def _changes_to_topic(
+    records: DataFrame, sink: TopicSink, pipeline: Pipeline, checkpoint: Checkpoint
+) -> DataStreamWriter:
+    """Spark lets Python sinks append only: changed rows go as numbered batches of one named write."""
+    options = {"bootstrap.servers": pipeline.bootstrap, "topic": sink.topic}
+    options |= {**dict(pipeline.options), **dict(sink.options)}
+
+    def write(rows: DataFrame, batch: int) -> None:
+        named = {"writeId": _identity(checkpoint, sink.name), "writeNumber": str(batch)}
+        rows.write.format("braid").mode("append").options(**options, **named).save()
+
+    return records.writeStream.outputMode(sink.mode.value).foreachBatch(write)
 
 
 def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every: Duration | None) -> Start:

@@ -16,6 +16,7 @@ from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as ConsumerStart
 from braidmq.spark.pipelines import avro, formats, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.connecting import connect
 from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
@@ -62,6 +63,7 @@ class Opener:
         options = {
             "bootstrap.servers": self.pipeline.bootstrap,
             "subscribe": source.topic,
+            "isolation": "read_committed",
             **_start(source),
             **dict(self.pipeline.options),
             **{name: text for name, text in source.options if not name.startswith("value.")},
@@ -88,7 +90,7 @@ class Opener:
         return made
 
     def _infer(self, source: TopicSource) -> str:
-        values = sample(self.pipeline.bootstrap, source)
+        values = sample(self.pipeline, source)
         if not values:
             raise PipelineError(
                 f"{source.place}: topic {source.topic} holds no records to learn a schema from; send some, or"
@@ -123,10 +125,11 @@ class Opener:
             return reader.options(**dict(source.options)).table(source.table)
 
 
-def sample(bootstrap: str, source: TopicSource) -> list[bytes]:
+def sample(pipeline: Pipeline, source: TopicSource) -> list[bytes]:
     """The first values of a topic, over all its partitions."""
     values: list[bytes] = []
-    with Consumer(bootstrap, reset=ConsumerStart.EARLIEST) as consumer:
+    with connect(pipeline) as cluster:
+        consumer = Consumer(cluster, reset=ConsumerStart.EARLIEST)
         consumer.assign(source.topic, start=ConsumerStart.EARLIEST)
         for _ in range(SAMPLE_POLLS_MAX):
             messages = consumer.poll(SAMPLE_WAIT_S)

@@ -30,7 +30,7 @@ def read(spark: SparkSession, path: str | Path, place: Place | None = None) -> D
     if Table(path).current() is None:
         where = f"{place}: " if place else ""
         raise PipelineError(f"{where}there is no table in {path} yet; run the pipeline that writes it first")
-    return spark.read.format(UpsertedSource.name()).option(OPTION, str(path)).load()
+    return spark.read.format(UpsertedSource.name()).option(OPTION, str(Path(path).absolute())).load()
 
 
 class UpsertedSource(DataSource):
