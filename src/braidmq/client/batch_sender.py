@@ -69,7 +69,11 @@ class BatchSender:
         first_use: Callable[[Iterable[TopicPartition]], None] | None = None,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
-        """`announces`: batches announce their partition themselves; else `first_use` is called before."""
+        """`announces`: batches announce their partition themselves; else `first_use` is called before.
+
+        The cluster must be the sender's own: while requests are under way, the next answer on a connection
+        is theirs, and nobody else may ask a question there.
+        """
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._acks = acks
@@ -126,6 +130,12 @@ class BatchSender:
 
     def _launch(self, batches: list[Batch]) -> None:
         """Sends batches, one per partition, to their leaders; what cannot be sent joins the failed."""
+        if not all(self._cluster.knows(batch.at) for batch in batches):
+            # Leaders are asked for on connections that must not have other answers to come.
+            self._drain()
+            if self._failed:
+                self._failed += batches
+                return
         groups: dict[int, tuple[Connection, dict[TopicPartition, Batch]]] = {}
         for batch in batches:
             try:

@@ -84,6 +84,10 @@ class Cluster:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} does not exist")
         return self.connection(self._leaders[at])
 
+    def knows(self, at: TopicPartition) -> bool:
+        """Whether `leader` can answer without asking the cluster."""
+        return at in self._leaders
+
     def by_leader(self, partitions: Iterable[TopicPartition]) -> list[LeaderGroup]:
         """Partitions grouped by the connection their requests go to."""
         groups: dict[int, LeaderGroup] = {}

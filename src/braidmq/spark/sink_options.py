@@ -12,6 +12,7 @@ from enum import Enum
 
 from braidmq.client.cluster import Cluster
 from braidmq.client.producer import Acks
+from braidmq.client.security import SecurityError, parse_security
 from braidmq.spark.options import DEFAULT_REQUEST_TIMEOUT_MS, OptionError, Options, bootstrap
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -104,6 +105,10 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool) ->
             "writeId names an exactly-once batch write;"
             + (" a stream is known by its checkpoint" if streaming else " deliveryGuarantee is at-least-once")
         )
+    try:
+        parse_security(options.client_settings())
+    except SecurityError as error:
+        raise OptionError(str(error)) from None
     request_bytes_max = options.count("max.request.size", least=1_024) or DEFAULT_REQUEST_BYTES
     return SinkOptions(
         bootstrap=bootstrap(options),
@@ -137,7 +142,9 @@ def write_number(given: Mapping[str, str]) -> int:
 
 def connect(options: SinkOptions) -> Cluster:
     """The cluster that is written to; nothing is sent before the first question."""
-    return Cluster(options.bootstrap, client_id=CLIENT_ID, timeout_s=options.timeout_s)
+    client_id = options.client_settings.get("client.id", CLIENT_ID)
+    security = parse_security(options.client_settings)
+    return Cluster(options.bootstrap, client_id=client_id, timeout_s=options.timeout_s, security=security)
 
 
 def check_topic(cluster: Cluster, topic: str) -> None:

@@ -54,10 +54,11 @@ class Place:
 
 
 class Session:
-    """A cluster and what is known of it, kept in a worker process."""
+    """A cluster and what is known of it, kept in a worker process; `lines` is for batches only."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.cluster = connect(options)
+        self.lines = connect(options)
         self.client = TransactionalClient(self.cluster)
         self._asked_s: dict[str, float] = {}
 
@@ -68,6 +69,10 @@ class Session:
             self.cluster.forget(topic)
             self._asked_s[topic] = now_s
         return self.cluster.partition_count(topic)
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.lines.close()
 
 
 _sessions: dict[str, Session] = {}
@@ -92,7 +97,7 @@ def close_sessions() -> None:
 
 def _drop(key: str) -> None:
     if dropped := _sessions.pop(key, None):
-        dropped.cluster.close()
+        dropped.close()
 
 
 def write_task(
@@ -142,7 +147,7 @@ def _write_in_transaction(
     identity = client.take(place.transactional_id, options.transaction_timeout_ms)
     try:
         sender = BatchSender(
-            session.cluster,
+            session.lines,
             transactional_id=identity.transactional_id,
             announces=client.protocol >= PROTOCOL_2,
             first_use=lambda partitions: client.add_partitions(identity, partitions),
@@ -171,7 +176,7 @@ def _send(
 ) -> TaskResult:
     """The rows without a transaction; with acks=all a batch that is sent again is still stored once."""
     identity = _idempotent(session.cluster) if options.acks is Acks.ALL else None
-    sender = BatchSender(session.cluster, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
+    sender = BatchSender(session.lines, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
     batches = _pour(session, options, where, rows, place, sender, identity)
     return TaskResult(place.task, Outcome.SENT, rows=batches.rows)
 
