@@ -31,7 +31,9 @@ def main() -> int:
     seed = given.seed if given.seed is not None else random.randrange(2**32)
     sys.stdout.write(f"seed {seed}\n")
     try:
-        if given.exactly_once:
+        if given.spark_kills:
+            stream(given, seed)
+        elif given.exactly_once:
             transform(given, seed)
         else:
             produce(given, seed)
@@ -55,6 +57,7 @@ def arguments() -> argparse.Namespace:
     pipelines.add_argument(
         "--exactly-once", action="store_true", help="instead: consume, transform and produce in transactions"
     )
+    pipelines.add_argument("--spark-kills", type=int, help="instead: kill a Spark driver this often")
     pipelines.add_argument("--runs", type=int, default=20, help="runs, each on a new broker (default 20)")
     pipelines.add_argument("--messages", type=int, default=100_000, help="of each run (default 100000)")
     pipelines.add_argument(
@@ -91,6 +94,15 @@ def transform(given: argparse.Namespace, seed: int) -> None:
         total.add(done)
         sys.stdout.write(f"run {number + 1}, seed {plan.seed}: {done}\n")
     sys.stdout.write(f"{total}\neach message was transformed exactly once\n")
+
+
+def stream(given: argparse.Namespace, seed: int) -> None:
+    # Spark is needed for this one only.
+    from tests.chaos import spark_kills
+
+    serve = partial(server.kafka, obtain(given.kafka_libs)) if given.kafka else server.braid
+    done = spark_kills.run(serve, given.spark_kills, given.messages, seed, now_and_then())
+    sys.stdout.write(f"{done}\neach row was written exactly once\n")
 
 
 def now_and_then() -> Callable[[Any], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,19 @@ def test_a_batch_whose_commit_spark_did_not_note_is_not_written_again(
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
     run_stream(spark, bootstrap, source, sink, checkpoint)
     assert Counter(int(m.value()) for m in committed(bootstrap, sink, PARTITIONS)) == Counter(range(400))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_examples_of_the_page_run(spark: SparkSession, number: int, tmp_path: Path) -> None:
+    """S3 O1: as they stand, against a broker of their own."""
+    text = (Path(__file__).parents[2] / "docs" / "spark-sink.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[number]
+    assert spark is not None
+    with broker() as running:
+        exec(code.replace("127.0.0.1:9092", running.bootstrap).replace("CHECKPOINT", str(tmp_path)), {})
+        topic, partitions = (("bills", 4), ("reports", 1))[number]
+        found = list(committed(running.bootstrap, topic, partitions))
+    assert len(found) == (1000, 100)[number]
 
 
 def test_a_group_shows_how_far_the_sink_is(
