@@ -61,6 +61,14 @@ TRANSACTION_RATE = Metric("transactions", "txn/s", Better.HIGHER, 1.0)
 TRANSACTION_P99 = Metric("transaction p99", "ms", Better.LOWER, 1.0)
 END_TO_END_RATE = Metric("end to end", "MB/s", Better.HIGHER, 1.0)
 CPU_SHARE = Metric("CPU", "%", Better.LOWER, 1.0)
+# Spark with Braid's format against Spark with its own Kafka connector, on the same broker.
+ROWS_READ = Metric("rows read", "rows/s", Better.HIGHER, 2.0)
+ROWS_SHOWN = Metric("rows read as it grows", "rows/s", Better.HIGHER, None)
+ROWS_WRITTEN = Metric("rows written", "rows/s", Better.HIGHER, 1.5)
+BATCH_TIME = Metric("batch time", "ms", Better.LOWER, 1.0)
+LOCAL_ROWS = Metric("rows read locally", "rows/s", Better.HIGHER, 1.5)
+CPU_PER_MILLION_ROWS = Metric("CPU", "s/M rows", Better.LOWER, None)
+MEMORY_PEAK = Metric("memory peak", "MB", Better.LOWER, None)
 
 ALL = (
     BYTES_RATE,
@@ -90,6 +98,13 @@ ALL = (
     TRANSACTION_P99,
     END_TO_END_RATE,
     CPU_SHARE,
+    ROWS_READ,
+    ROWS_SHOWN,
+    ROWS_WRITTEN,
+    BATCH_TIME,
+    LOCAL_ROWS,
+    CPU_PER_MILLION_ROWS,
+    MEMORY_PEAK,
 )
 BY_KEY = {(metric.name, metric.unit): metric for metric in ALL}
 

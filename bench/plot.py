@@ -22,6 +22,10 @@ PANELS = {
     "CPU": ("CPU",),
     "Memory": ("RSS idle", "RSS peak"),
     "Start": ("start to first ack",),
+    "Spark, batch reads": ("rows read",),
+    "Spark, sink": ("rows written",),
+    "Spark, micro-batches": ("batch time",),
+    "Spark, local log": ("rows read locally",),
 }
 
 

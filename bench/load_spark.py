@@ -1,0 +1,189 @@
+"""The loads of the Spark comparison: what is read or written, how much, and what counts.
+
+The same Spark, the same broker (Braid), the same topics; what differs is the format: "braid", or "kafka",
+which is Spark's own connector. Values are hexadecimal digits of random bytes, so that codecs have something
+to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from .metric import (
+    BATCH_TIME,
+    LOCAL_ROWS,
+    ROWS_READ,
+    ROWS_SHOWN,
+    ROWS_WRITTEN,
+    Metric,
+)
+
+
+class Kind(StrEnum):
+    """What a job does with a topic."""
+
+    COUNT = "count"
+    PARQUET = "parquet"
+    SINK = "sink"
+    STREAM_IN = "stream in"
+    STREAM_THROUGH = "stream through"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLoad:
+    """One row of the table. `braid` and `kafka` are the options that each side gets besides."""
+
+    name: str
+    group: str
+    kind: Kind
+    value_bytes: int
+    rows: int
+    codec: str
+    metric: Metric
+    braid: tuple[tuple[str, str], ...] = ()
+    kafka: tuple[tuple[str, str], ...] = ()
+    kafka_format: str = "kafka"
+    repeats: int = 3
+    """How often in a job; the first warms up and does not count, unless it is the only one."""
+
+    @property
+    def source(self) -> str:
+        """The topic that holds the rows to be read, shared by the loads that need the same."""
+        return f"bench-{self.value_bytes}-{self.codec}-{self.rows}"
+
+    @property
+    def reads(self) -> bool:
+        return self.kind is not Kind.SINK
+
+    def plain(self, side: str) -> dict[str, Any]:
+        """What the job of one side needs to know."""
+        described = asdict(self) | {"source": self.source, "kind": self.kind.value}
+        described["options"] = dict(self.braid if side == "braid" else self.kafka)
+        described["format"] = "braid" if side == "braid" else self.kafka_format
+        del described["metric"], described["braid"], described["kafka"]
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSize:
+    """How much of everything."""
+
+    rounds: int
+    small_rows: int
+    large_rows: int
+    sink_small_rows: int
+    sink_large_rows: int
+    growth_rows: tuple[int, ...]
+    micro_batches: int
+
+
+FULL = SparkSize(2, 5_000_000, 1_000_000, 2_000_000, 400_000, (1_000_000, 10_000_000, 100_000_000), 40)
+QUICK = SparkSize(1, 500_000, 100_000, 200_000, 50_000, (100_000, 1_000_000), 12)
+
+MICRO_BATCH_ROWS = 1_000
+CODECS = {"uncompressed": "none", "zstd": "zstd"}
+AT_LEAST_ONCE = (("deliveryGuarantee", "at-least-once"),)
+NETWORK = (("localLog", "never"),)
+
+
+def loads(size: SparkSize) -> list[SparkLoad]:
+    return [*_reads(size), *_sinks(size), *_streams(size), *_local(size), *_growth(size)]
+
+
+def _reads(size: SparkSize) -> list[SparkLoad]:
+    return [
+        SparkLoad(
+            f"Spark batch read {name}, {codec_name}, {what}",
+            "spark batch reads",
+            kind,
+            value_bytes,
+            rows,
+            codec,
+            ROWS_READ,
+            braid=NETWORK,
+        )
+        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for codec_name, codec in CODECS.items()
+        for what, kind in (("count", Kind.COUNT), ("to Parquet", Kind.PARQUET))
+    ]
+
+
+def _sinks(size: SparkSize) -> list[SparkLoad]:
+    return [
+        SparkLoad(
+            f"Spark sink {name}, {codec_name}, {guarantee}",
+            "spark sink",
+            Kind.SINK,
+            value_bytes,
+            rows,
+            codec,
+            ROWS_WRITTEN,
+            braid=options,
+        )
+        for name, value_bytes, rows in (
+            ("100 B", 100, size.sink_small_rows),
+            ("1 KB", 1_000, size.sink_large_rows),
+        )
+        for codec_name, codec in CODECS.items()
+        for guarantee, options in (("at least once", AT_LEAST_ONCE), ("exactly once", ()))
+    ]
+
+
+def _streams(size: SparkSize) -> list[SparkLoad]:
+    rows = size.micro_batches * MICRO_BATCH_ROWS
+    return [
+        SparkLoad(
+            f"Spark micro-batch of {MICRO_BATCH_ROWS:,} rows, {what}",
+            "spark micro-batches",
+            kind,
+            100,
+            rows,
+            "none",
+            BATCH_TIME,
+            braid=options,
+            repeats=1,
+        )
+        for what, kind, options in (
+            ("topic to nowhere", Kind.STREAM_IN, ()),
+            ("topic to topic, at least once", Kind.STREAM_THROUGH, AT_LEAST_ONCE),
+            ("topic to topic, exactly once", Kind.STREAM_THROUGH, ()),
+        )
+    ]
+
+
+def _local(size: SparkSize) -> list[SparkLoad]:
+    """Here the other side is Braid's own network path."""
+    return [
+        SparkLoad(
+            f"Spark batch read {name}, uncompressed, count, localLog over network",
+            "spark local log",
+            Kind.COUNT,
+            value_bytes,
+            rows,
+            "none",
+            LOCAL_ROWS,
+            braid=(("localLog", "always"),),
+            kafka=NETWORK,
+            kafka_format="braid",
+        )
+        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+    ]
+
+
+def _growth(size: SparkSize) -> list[SparkLoad]:
+    return [
+        SparkLoad(
+            f"Spark batch read of {rows:,} rows of 100 B, uncompressed, count",
+            "spark growth",
+            Kind.COUNT,
+            100,
+            rows,
+            "none",
+            ROWS_SHOWN,
+            braid=NETWORK,
+            repeats=1 if rows > 10_000_000 else 3,
+        )
+        for rows in size.growth_rows
+    ]

@@ -1,0 +1,170 @@
+"""`scripts/bench-spark`: Spark through Braid's format, and through its own Kafka connector.
+
+One broker (Braid) holds the topics. The two sides take turns over the rounds, each in a process of its own
+with the same settings. The figures join those of `scripts/bench` in RESULTS.md, where the column Kafka is
+Spark's connector (or, for the local log, Braid's own network path).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from rich.console import Console
+
+from . import plot, report, spark_connector
+from .braid import Braid
+from .kafka import KafkaUnavailableError
+from .load_spark import FULL, QUICK, Kind, SparkLoad, loads
+from .machine import describe
+from .metric import CPU_PER_MILLION_ROWS, MEMORY_PEAK, Figures, Metric
+from .results import Results
+from .spark_topics import fill
+
+HERE = Path(__file__).parent
+SIDES = ("braid", "kafka")
+MEMORY_MB = 4_096
+
+
+def main() -> int:
+    options = _options()
+    size = QUICK if options.quick else FULL
+    if options.rounds:
+        size = dataclasses.replace(size, rounds=options.rounds)
+    chosen = [load for load in loads(size) if _wanted(load.name, options.only)]
+    if options.list or not chosen:
+        print("\n".join(load.name for load in chosen) or "no load has that name; --list shows them all")
+        return 0 if options.list else 2
+    try:
+        jars = spark_connector.obtain(options.connector_libs, pyspark.__version__)
+    except KafkaUnavailableError as error:
+        print(f"Spark's own connector is left out: {error}", flush=True)
+        jars = []
+    versions = {"Spark": pyspark.__version__, "Spark's Kafka connector": spark_connector.describe(jars)}
+    with tempfile.TemporaryDirectory(prefix="braid-bench-", dir=options.scratch) as scratch:
+        machine = describe(Path(scratch), {"Braid": Braid.version()} | versions)
+        results = _run(chosen, size.rounds, jars, Path(scratch))
+    results.machine = machine | {"rounds of Spark": str(size.rounds)}
+    report.print_table(results, Console(width=None if sys.stdout.isatty() else 140))
+    out = options.out or (HERE if jars and not options.quick else None)
+    if out is None:
+        print("a quick or one-sided run is not written down; --out DIR does")
+    else:
+        _write(results, out)
+    return 0
+
+
+def _write(results: Results, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    kept = Results.read(out / "results.json")
+    merged = kept.replaced_by(results)
+    merged.machine = kept.machine | results.machine
+    merged.save(out / "results.json")
+    report.write(merged, out)
+    plot.draw(merged, out / "ratios.svg")
+    print(f"written: {out / 'RESULTS.md'}, results.json, ratios.svg")
+
+
+def _run(chosen: list[SparkLoad], rounds: int, jars: list[Path], scratch: Path) -> Results:
+    results = Results()
+    broker = Braid(scratch / "broker")
+    broker.start()
+    try:
+        for load in {load.source: load for load in chosen if load.reads}.values():
+            print(f"filling {load.source}", flush=True)
+            fill(broker.bootstrap, load.source, load.rows, load.value_bytes, load.codec)
+        for number in range(rounds):
+            print(f"round {number + 1} of {rounds}", flush=True)
+            for side in SIDES if number % 2 == 0 else reversed(SIDES):
+                mine = [load for load in chosen if side == "braid" or jars or load.kafka_format == "braid"]
+                for load, found in _job(side, mine, broker, jars if side == "kafka" else [], scratch):
+                    results.add(load.name, load.group, side, found)
+                broker.check_alive()
+    finally:
+        broker.stop()
+    return results
+
+
+def _job(
+    side: str, mine: list[SparkLoad], broker: Braid, jars: list[Path], scratch: Path
+) -> Iterator[tuple[SparkLoad, Figures]]:
+    """One side's turn: a process that runs all loads and tells of each when it is done."""
+    told = {
+        "bootstrap": broker.bootstrap,
+        "jars": ",".join(map(str, jars)),
+        "cores": os.cpu_count() or 1,
+        "memory_mb": MEMORY_MB,
+        "scratch": str(scratch),
+        "loads": [load.plain(side) for load in mine],
+    }
+    by_name = {load.name: load for load in mine}
+    command = [sys.executable, "-m", "bench.spark_job"]
+    with open(scratch / f"{side}.log", "ab") as log:
+        job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert job.stdin is not None
+    assert job.stdout is not None
+    started = time.monotonic()
+    with job:
+        job.stdin.write(json.dumps(told))
+        job.stdin.close()
+        for line in job.stdout:
+            if not line.startswith("{"):
+                continue
+            found = json.loads(line)
+            load = by_name[found.pop("load")]
+            shown = found.get("error") or ", ".join(f"{name} {value:,.4g}" for name, value in found.items())
+            print(f"[{time.monotonic() - started:5.0f} s] {side:5} {load.name}: {shown}", flush=True)
+            yield load, {} if "error" in found else _figures(load, found)
+
+
+def _figures(load: SparkLoad, found: dict[str, Any]) -> Figures:
+    streams = load.kind in (Kind.STREAM_IN, Kind.STREAM_THROUGH)
+    figure: dict[Metric, float] = {
+        load.metric: found["seconds"] * 1000 if streams else load.rows / found["seconds"]
+    }
+    return figure | {
+        CPU_PER_MILLION_ROWS: found["cpu_seconds"] / load.rows * 1e6,
+        MEMORY_PEAK: found["memory_mb"],
+    }
+
+
+def _wanted(name: str, patterns: list[str]) -> bool:
+    return not patterns or any(each in name or fnmatch.fnmatchcase(name, each) for each in patterns)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench-spark", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few minutes, small sizes, one round")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only loads whose name contains this"
+    )
+    parser.add_argument("--list", action="store_true", help="show the loads and stop")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each side; the median counts")
+    parser.add_argument(
+        "--connector-libs", type=Path, metavar="DIR", help="the connector's jars, if here already"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, metavar="DIR", help="where logs and topics are kept meanwhile"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,181 @@
+"""One side's Spark session in a process of its own: runs the loads it is told on stdin, prints what it found.
+
+A process for each side, because CPU and memory are those of the whole tree: driver, JVM, Python workers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from braidmq.client import Admin
+from braidmq.spark import session
+
+SAMPLE_SECONDS = 0.25
+SINK_PARTITIONS = 8
+WARM_UP_BATCHES = 5
+
+
+class Tree:
+    """This process and all below it: CPU used so far, and the most memory seen."""
+
+    def __init__(self) -> None:
+        self.memory_peak_mb = 0.0
+        self._root = psutil.Process()
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def cpu_seconds(self) -> float:
+        total = 0.0
+        for process in [self._root, *self._root.children(recursive=True)]:
+            try:
+                spent = process.cpu_times()
+            except psutil.Error:
+                continue
+            # What ended children used is in their parent's account.
+            total += spent.user + spent.system + spent.children_user + spent.children_system
+        return total
+
+    def _sample(self) -> None:
+        while True:
+            total = 0
+            for process in [self._root, *self._root.children(recursive=True)]:
+                try:
+                    # Forked workers share most of their pages; each page is counted once.
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            self.memory_peak_mb = max(self.memory_peak_mb, total / 1e6)
+            time.sleep(SAMPLE_SECONDS)
+
+
+class Job:
+    """The loads of one side, one after the other."""
+
+    def __init__(self, told: dict[str, Any], scratch: Path) -> None:
+        self._bootstrap = told["bootstrap"]
+        self._scratch = scratch
+        self._tree = Tree()
+        self._numbers = iter(range(1_000_000))
+        settings = {"spark.jars": told["jars"]} if told["jars"] else {}
+        settings |= {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+        self._spark = session(
+            "bench", f"local[{told['cores']}]", memory_mb=told["memory_mb"], ui=False, config=settings
+        )
+
+    def run(self, load: dict[str, Any]) -> dict[str, float]:
+        """Seconds, CPU seconds, peak memory; for streams the median time of a batch."""
+        steps: dict[str, Callable[[dict[str, Any]], float]] = {
+            "count": self._count,
+            "parquet": self._parquet,
+            "sink": self._sink,
+            "stream in": self._stream,
+            "stream through": self._stream,
+        }
+        seconds, cpu = [], []
+        for _ in range(load["repeats"]):
+            cpu_before = self._tree.cpu_seconds()
+            self._tree.memory_peak_mb = 0.0
+            seconds.append(steps[load["kind"]](load))
+            cpu.append(self._tree.cpu_seconds() - cpu_before)
+        counted = slice(1, None) if load["repeats"] > 1 else slice(None)
+        return {
+            "seconds": statistics.median(seconds[counted]),
+            "cpu_seconds": statistics.median(cpu[counted]),
+            "memory_mb": self._tree.memory_peak_mb,
+        }
+
+    def _frame(self, load: dict[str, Any]) -> Any:
+        reader = self._spark.read.format(load["format"]).option("kafka.bootstrap.servers", self._bootstrap)
+        return reader.option("subscribe", load["source"]).options(**load["options"]).load()
+
+    def _count(self, load: dict[str, Any]) -> float:
+        started = time.perf_counter()
+        # The length is asked for so that values have to come over.
+        row = self._frame(load).selectExpr("COUNT(*)", "SUM(LENGTH(value))").collect()[0]
+        seconds = time.perf_counter() - started
+        if (row[0], row[1]) != (load["rows"], load["rows"] * load["value_bytes"]):
+            raise RuntimeError(f"{row[0]} rows of {row[1]} bytes were read, {load['rows']} rows are there")
+        return seconds
+
+    def _parquet(self, load: dict[str, Any]) -> float:
+        target = self._scratch / f"parquet-{next(self._numbers)}"
+        started = time.perf_counter()
+        self._frame(load).select("value", "partition", "offset", "timestamp").write.parquet(str(target))
+        seconds = time.perf_counter() - started
+        shutil.rmtree(target)
+        return seconds
+
+    def _sink(self, load: dict[str, Any]) -> float:
+        frame = self._spark.range(load["rows"]).selectExpr(
+            f"CAST(SUBSTRING(REPEAT(MD5(CAST(id AS STRING)), {load['value_bytes'] // 32 + 1}), 1,"
+            f" {load['value_bytes']}) AS BINARY) AS value"
+        )
+        frame = frame.cache()
+        frame.count()
+        topic = self._new_topic(load)
+        writer = frame.write.format(load["format"]).mode("append").option("topic", topic)
+        writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
+        writer = writer.option("kafka.compression.type", load["codec"]).options(**load["options"])
+        started = time.perf_counter()
+        writer.save()
+        seconds = time.perf_counter() - started
+        frame.unpersist(blocking=True)
+        self._drop(topic)
+        return seconds
+
+    def _stream(self, load: dict[str, Any]) -> float:
+        """The median time of a batch, those at the beginning left out."""
+        topic = self._new_topic(load)
+        stream = self._spark.readStream.format(load["format"]).option("subscribe", load["source"])
+        stream = stream.option("kafka.bootstrap.servers", self._bootstrap)
+        frame = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger="1000").load()
+        checkpoint = self._scratch / f"checkpoint-{next(self._numbers)}"
+        writer = frame.select("key", "value").writeStream.option("checkpointLocation", str(checkpoint))
+        if load["kind"] == "stream in":
+            writer = writer.format("noop")
+        else:
+            writer = writer.format(load["format"]).option("topic", topic).options(**load["options"])
+            writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        times = [
+            each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]
+        ]
+        self._drop(topic)
+        return statistics.median(times[WARM_UP_BATCHES:]) / 1000
+
+    def _new_topic(self, load: dict[str, Any]) -> str:
+        topic = f"sink-{load['format']}-{time.time_ns()}"
+        with Admin(self._bootstrap) as admin:
+            admin.create_topic(topic, SINK_PARTITIONS, configs={"flush": "async"})
+        return topic
+
+    def _drop(self, topic: str) -> None:
+        with Admin(self._bootstrap) as admin:
+            admin.delete_topic(topic)
+
+
+def main() -> None:
+    told = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory(prefix="job-", dir=told["scratch"]) as scratch:
+        job = Job(told, Path(scratch))
+        for load in told["loads"]:
+            try:
+                found: dict[str, Any] = job.run(load)
+            except Exception as error:
+                found = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
+            print(json.dumps({"load": load["name"]} | found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
