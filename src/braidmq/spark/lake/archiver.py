@@ -22,7 +22,7 @@ from braidmq.client.groups import Groups
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import LakeError, Table
 from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
-from braidmq.spark.lake.decode import Json, decode
+from braidmq.spark.lake.decode import Decoding, decode
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
 
@@ -41,7 +41,7 @@ class Archive:
     topics: tuple[str, ...]
     rows_per_commit: int = ROWS_PER_COMMIT
     date_by: str = "timestamp"
-    decode: Json | None = None
+    decode: Decoding | None = None
     skip_lost: bool = False
     group: str | None = None
     """A consumer group in which the positions are published, so that tools that show lag show ours."""
