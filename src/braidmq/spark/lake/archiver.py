@@ -19,6 +19,7 @@ from pyspark.sql import functions as fn
 
 from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
+from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import LakeError, Table
 from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
@@ -81,7 +82,7 @@ def follow(
     spark: SparkSession, lake: Lake, job: Archive, interval_s: float = INTERVAL_S
 ) -> Iterator[Step | None]:
     """Archives for ever, looking every `interval_s`; None where there was nothing new."""
-    clock = Cluster(job.bootstrap).clock
+    clock = SystemClock()
     while True:
         began_s = clock.monotonic()
         steps = 0
