@@ -169,8 +169,7 @@ class Coordinator:
         if changes:
             await self._topic.written(changes)
         table = self.groups.offsets_to_change(group_id, self.now_ms())
-        for (topic, partition), committed in entries:
-            table.commit(topic, partition, committed)
+        table.commit_all(entries)
 
     async def begin_commit_in_transaction(
         self, group_id: str, member: Committer, producer: Producer, entries: Sequence[tuple[Place, Committed]]

@@ -15,7 +15,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, build_batch, parse_header, records
 
 LOAD_BYTES = 4 * 1024 * 1024
-TOGETHER_BYTES_MAX = 256 * 1024
+TOGETHER_RECORDS_MAX = 500
 
 KeyValue = tuple[bytes, bytes | None]
 """A record of the topic; without a value it is a tombstone."""
@@ -24,11 +24,10 @@ KeyValue = tuple[bytes, bytes | None]
 class _Together:
     """Records of several who wait for the same write."""
 
-    __slots__ = ("changes", "size_bytes", "written")
+    __slots__ = ("changes", "written")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.changes: list[KeyValue] = []
-        self.size_bytes = 0
         self.written: asyncio.Future[None] = loop.create_future()
 
     def settle(self, code: ErrorCode) -> None:
@@ -108,8 +107,7 @@ class InternalTopic:
             together = self._together = _Together(asyncio.get_running_loop())
             together.written.get_loop().call_soon(self._write, together)
         together.changes += changes
-        together.size_bytes += sum(len(key) + len(value or b"") for key, value in changes)
-        if together.size_bytes > TOGETHER_BYTES_MAX:
+        if len(together.changes) >= TOGETHER_RECORDS_MAX:
             self._together = None
         return together.written
 

@@ -47,11 +47,11 @@ def test_what_is_handed_in_in_one_turn_becomes_one_batch_in_its_order(tmp_path: 
 
 
 def test_a_batch_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C6: many large commits at once do not become one huge batch."""
-    monkeypatch.setattr(internal_topic, "TOGETHER_BYTES_MAX", 100)
+    """C6: many commits at once do not become one huge batch."""
+    monkeypatch.setattr(internal_topic, "TOGETHER_RECORDS_MAX", 3)
 
     async def story(topic: InternalTopic) -> None:
-        await asyncio.gather(*(topic.written([(key(number), b"v" * 40)]) for number in range(9)))
+        await asyncio.gather(*(topic.written([(key(number), b"v")]) for number in range(9)))
         assert [header.record_count for header, _ in topic.batches()] == [3, 3, 3]
         assert [found for found, _ in topic.stored()] == [key(number) for number in range(9)]
 

@@ -48,6 +48,7 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
     """Stores what can be stored; each partition is told what became of it."""
     refused: dict[tuple[int, int], ErrorCode] = {}
     entries: list[tuple[Place, Committed]] = []
+    now_ms = face.broker.clock.wall_ms()
     for number, topic in enumerate(request.topics):
         try:
             found = _topic(face, topic.name, topic.topic_id, asked.version)
@@ -56,7 +57,7 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
             continue
         for part in topic.partitions:
             try:
-                entries.append(entry(face, found, part, request.retention_time_ms))
+                entries.append(entry(face, found, part, now_ms, request.retention_time_ms))
             except ApiError as error:
                 refused[number, part.partition_index] = error.code
     code = ErrorCode.NONE
@@ -111,6 +112,7 @@ def entry(
     face: KafkaFace,
     found: Topic,
     part: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now_ms: int,
     retention_ms: int = _NO_RETENTION,
 ) -> tuple[Place, Committed]:
     """One offset as it is stored; ApiError if there is no such partition, or too much is attached."""
@@ -119,7 +121,6 @@ def entry(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{found.name!r} has no partition {part.partition_index}"
         )
     settings = face.broker.coordinator.groups.settings
-    now_ms = face.broker.clock.wall_ms()
     expire_ms = now_ms + retention_ms if retention_ms >= 0 else None
     committed = Committed(
         part.committed_offset,
