@@ -30,6 +30,7 @@ from braidmq.wire.messages.groups import FindCoordinatorRequest, FindCoordinator
 COMMIT_VERSION_MAX = 9
 FIND_VERSION_MAX = 3
 NAME_CHARACTERS_MAX = 60
+CLOSE_TIMEOUT_S = 5.0
 
 log = logging.getLogger("braidmq.spark")
 
@@ -55,28 +56,46 @@ class GroupPositions:
         self._cluster: Cluster | None = None
         self._coordinator: Address | None = None
         self._under_way: tuple[Connection, int] | None = None
+        self._processed: Offsets = {}
         self._published: Offsets = {}
         self._complained = False
 
     def publish(self, processed: Offsets) -> None:
         """Sends what has changed; never raises on the account of a broker."""
-        changed = {at: offset for at, offset in processed.items() if self._published.get(at) != offset}
-        if not self.name or not changed:
+        self._processed.update(processed)
+        if not self.name:
             return
         try:
             self._collect()
-            self._send(changed)
-            self._published.update(changed)
+        except (ApiError, ClientError) as error:
+            # A coordinator that has just moved is nothing to speak of: everything is sent again.
+            if not (isinstance(error, ApiError) and error.code.retriable):
+                self._complain(error)
+        try:
+            self._send_changes()
         except (ApiError, ClientError) as error:
             self._complain(error)
 
     def close(self) -> None:
+        """Sees the last positions through, within a few seconds."""
+        if self._cluster is None:
+            return
         try:
-            self._collect()
+            for attempt in self._cluster.attempts(CLOSE_TIMEOUT_S):
+                try:
+                    self._send_changes()
+                    self._collect()
+                except ApiError as error:
+                    attempt.failed(error, retriable=error.code.retriable)
         except (ApiError, ClientError) as error:
             self._complain(error)
-        if self._cluster is not None:
-            self._cluster.close()
+        self._cluster.close()
+
+    def _send_changes(self) -> None:
+        changed = {at: offset for at, offset in self._processed.items() if self._published.get(at) != offset}
+        if changed:
+            self._send(changed)
+            self._published.update(changed)
 
     def _collect(self) -> None:
         """The answer to the last commit, which has usually long arrived."""

@@ -24,10 +24,12 @@ from pyspark.sql.datasource import (
 
 from braidmq.client import Producer
 from braidmq.client.cluster import TopicPartition
+from braidmq.client.groups import Groups
 from braidmq.spark import filters, positions
 from braidmq.spark.batch_reader import plan_batch
 from braidmq.spark.fetch import RangeFetch, StoredBatch, committed
 from braidmq.spark.filters import Pushed, push
+from braidmq.spark.group import GroupPositions
 from braidmq.spark.local_log import LocalRange, find_directories
 from braidmq.spark.options import Isolation, OptionError
 from braidmq.spark.query import Query, parse_query
@@ -35,6 +37,7 @@ from braidmq.spark.splits import Range, Split, cut, tasks
 from braidmq.spark.task import read_split
 from braidmq.testing import BrokerProcess
 from braidmq.wire.compress import Codec
+from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.fetch import AbortedTransaction
 from braidmq.wire.records import build_batch, parse_header
 
@@ -265,3 +268,29 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
     starting = f'{{"{topic}":{{"0":0,"1":0,"2":0}}}}'
     with pytest.raises(OptionError, match="which the query does not read"):
         plan_batch(query_for(bootstrap, topic, startingOffsets=starting), Pushed())
+
+
+def test_positions_are_sent_again_when_a_coordinator_was_not_ready(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: the last positions of a query arrive, whatever was answered before."""
+    topic = new_topic()
+    at = TopicPartition(topic, 0)
+    group = GroupPositions(query_for(bootstrap, topic, groupId=f"{topic}-group"))
+    collect, refusals = group._collect, [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+
+    def refused() -> None:
+        collect()
+        if refusals and group._published:
+            group._published.clear()
+            code = refusals.pop()
+            raise ApiError(code, code.name)
+
+    monkeypatch.setattr(group, "_collect", refused)
+    group.publish({at: 3})
+    group.publish({at: 5})
+    group.close()
+
+    with Groups(bootstrap) as groups:
+        assert groups.committed(f"{topic}-group") == {at: 5}
+    assert refusals == []
