@@ -28,8 +28,7 @@ All figures of all rounds: `results.json`.
 METHOD = """## How it was measured
 
 - One server at a time, in turns over the rounds; a cell is the median of its rounds. Each server is warmed up
-  first (a JVM needs it), and with the verbs of groups and transactions again before these are measured.
-  Server and client share the machine's cores.
+  first (a JVM needs it). Server and client share the machine's cores.
 - *cached*: an ack means the page cache (Braid `flush=async`, Kafka as it comes). *synced*: an ack of acks=all
   means the disk (Braid `flush=sync`, Kafka `flush.messages=1`). Everything else is each server's default.
   Kafka runs as a single KRaft node with the heap and collector flags of its own start script.
@@ -60,6 +59,11 @@ METHOD = """## How it was measured
   all was read.
 - Idle members: 100 in a group (group.protocol=consumer), a connection each; CPU and RSS after they have
   settled. A member that is refused or forgotten would fail the load.
+- Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
+  through `format("braid")` (the column Braid) and through Spark's own Kafka connector (column Kafka), each
+  in a process of its own; a run that does not count comes first. Reads go over the network unless they say
+  localLog, whose other column is Braid's network path. Braid's sink is measured at least once, as the
+  connector writes, and exactly once. CPU and memory are those of driver, JVM and Python workers together.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.
 """
 

@@ -138,6 +138,8 @@ class Job:
         topic = self._new_topic(load)
         stream = self._spark.readStream.format(load["format"]).option("subscribe", load["source"])
         stream = stream.option("kafka.bootstrap.servers", self._bootstrap)
+        if load["format"] == "braid":
+            stream = stream.option("localLog", "never")
         frame = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger="1000").load()
         checkpoint = self._scratch / f"checkpoint-{next(self._numbers)}"
         writer = frame.select("key", "value").writeStream.option("checkpointLocation", str(checkpoint))

@@ -214,8 +214,10 @@ def _pour(
         record_bytes_max=options.request_bytes_max,
         first_partition=place.batch + place.task,
     )
+    # One time for all rows without one, so that a task done again makes the same records.
+    now_ms = session.cluster.clock.wall_ms()
     for batch in rows:
-        batches.add(batch, session.cluster.clock.wall_ms())
+        batches.add(batch, now_ms)
     batches.finish()
     sender.flush()
     return batches

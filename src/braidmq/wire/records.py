@@ -377,7 +377,7 @@ def seal_batch(
         raise ValueError("a batch has at least one record")
     if codec:
         with memoryview(out) as whole:
-            packed = deflate(codec, bytes(whole[HEADER_BYTES:]))
+            packed = deflate(codec, whole[HEADER_BYTES:])
         out = bytearray(HEADER_BYTES)
         out += packed
     attributes = codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
