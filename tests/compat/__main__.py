@@ -55,7 +55,7 @@ def main() -> int:
     if jars is not None:
         extra["BRAID_COMPAT_JARS"] = str(jars)
     say("stock clients against Braid")
-    good = pytest("tests/compat", **extra)
+    good = pytest("tests/compat", BRAID_COMPAT_STEPS="all", **extra)
     say("Spark Declarative Pipelines")
     good &= pytest("tests/compat/test_declarative_pipelines.py", BRAID_COMPAT_SPARK="1")
     say(f"{IDLE_CONNECTIONS:,} idle connections")

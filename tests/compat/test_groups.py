@@ -110,8 +110,8 @@ def test_members_come_go_die_and_sleep_and_every_record_is_read(
         first.leave()
         until(lambda: shared([third, fourth]), "two take over from one that leaves", third, fourth)
         sender.stop()
-        ends = _ends(bootstrap, topic)
-        until(lambda: committed(bootstrap, group) == ends, "what is committed is the end", third, fourth)
+        end = ends(bootstrap, topic)
+        until(lambda: committed(bootstrap, group) == end, "what is committed is the end", third, fourth)
         third.leave()
         fourth.leave()
     check(bootstrap, group, topic, [first, second, third, fourth], client in INCREMENTAL)
@@ -128,11 +128,11 @@ def check(
     reading = GroupReading()
     for number, member in enumerate(members, 1):
         tell(reading, f"member {number}", member.lines)
-    reading.conclude(_ends(bootstrap, topic), committed(bootstrap, group), incremental)
+    reading.conclude(ends(bootstrap, topic), committed(bootstrap, group), incremental)
     assert reading.findings == [], "\n".join(map(str, reading.findings))
 
 
-def _ends(bootstrap: str, topic: str) -> dict[int, int]:
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks"})
     try:
         found = {n: consumer.get_watermark_offsets(TopicPartition(topic, n))[1] for n in range(PARTITIONS)}
@@ -177,7 +177,7 @@ def test_a_group_changes_over_to_the_new_protocol_and_back(
         until(lambda: len(classic.owned) == PARTITIONS, "the classic member takes over", classic)
         assert _group_type(bootstrap, group) == "CLASSIC"
         sender.stop()
-    until(lambda: committed(bootstrap, group) == _ends(bootstrap, topic), "what is committed is the end")
+    until(lambda: committed(bootstrap, group) == ends(bootstrap, topic), "what is committed is the end")
     classic.leave()
     check(bootstrap, group, topic, [classic, newcomer])
 
@@ -198,7 +198,7 @@ def test_a_group_goes_on_where_it_was(bootstrap: str, new_name: Callable[[], str
             producer.produce(topic, b"%d" % number, key=b"%d" % number)
         assert producer.flush(WAIT_S) == 0
         member = MEMBERS["confluent"](bootstrap, group, topic)
-        until(lambda: committed(bootstrap, group) == _ends(bootstrap, topic), "the new records are read")
+        until(lambda: committed(bootstrap, group) == ends(bootstrap, topic), "the new records are read")
         member.leave()
         assert read_count(member) == 100
 

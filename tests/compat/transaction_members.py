@@ -39,7 +39,9 @@ class TransactionalProducer(Protocol):
 
 
 class ConfluentProducer:
-    def __init__(self, bootstrap: str, name: str, codec: str = "none", timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, bootstrap: str, name: str, codec: str = "none", timeout_ms: int = 60_000, **settings: Any
+    ) -> None:
         self._bootstrap = bootstrap
         self._producer = Producer(
             {
@@ -50,6 +52,7 @@ class ConfluentProducer:
                 "batch.num.messages": 20,
                 "linger.ms": 1,
                 "log_level": 0,
+                **settings,
             }
         )
         self._producer.init_transactions(WAIT_S)

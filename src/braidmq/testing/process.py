@@ -34,12 +34,17 @@ class BrokerProcess:
     """One broker on one data directory. `bootstrap` stays the same over kill and restart."""
 
     def __init__(
-        self, directory: Path, options: Mapping[str, object] | None = None, listen: str = "127.0.0.1:0"
+        self,
+        directory: Path,
+        options: Mapping[str, object] | None = None,
+        listen: str = "127.0.0.1:0",
+        advertise: str | None = None,
     ) -> None:
         self.data = directory / "data"
         self.bootstrap = ""
         self._stderr_path = directory / "stderr.txt"
         self._listen = listen
+        self._advertise = advertise
         self._settings = [f"{name}={value}" for name, value in configure(options).given.items()]
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -113,9 +118,14 @@ class BrokerProcess:
         else:
             self.kill()
 
+    def _program(self) -> list[str]:
+        return [sys.executable, "-m", "braidmq"]
+
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "braidmq", "serve", "--stop-on-eof"]
+        command = [*self._program(), "serve", "--stop-on-eof"]
         command += ["--data", str(self.data), "--listen", self._listen]
+        if self._advertise is not None:
+            command += ["--advertise", self._advertise]
         for setting in self._settings:
             command += ["-o", setting]
         with self._stderr_path.open("ab") as stderr:
@@ -164,16 +174,20 @@ def _close_pipes(child: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def broker(
-    data: str | Path | None = None, listen: str = "127.0.0.1:0", **options: object
+    data: str | Path | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    **options: object,
 ) -> Iterator[BrokerProcess]:
     """A running broker; stopped, and its temporary directory removed, at the end of the `with` block.
 
     Options are those of `braid config` with underscores for dots (`retention_ms=1000`). With `data`, the
-    log is kept in that directory and stays.
+    log is kept in that directory and stays. With `advertise`, clients are told that address: that of a proxy
+    which stands before the broker, say, to cut and delay what passes.
     """
     given = {name.replace("_", "."): value for name, value in options.items()}
     with tempfile.TemporaryDirectory(prefix="braid-") as temporary:
         directory = Path(data) if data is not None else Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        with BrokerProcess(directory, given, listen) as running:
+        with BrokerProcess(directory, given, listen, advertise) as running:
             yield running
