@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.kafka import obtain
-from tests.chaos import exactly_once, full_disk, kills, recovery, server
+from tests.chaos import exactly_once, full_disk, kills, planted, recovery, server
 from tests.chaos.kills import Plan
 from tests.chaos.load import ChaosFailed
-from tests.chaos.transactor import Plant
 
 REPORT_EVERY_S = 2.0
 
@@ -33,6 +32,8 @@ def main() -> int:
     try:
         if given.spark_kills:
             stream(given, seed)
+        elif given.planted:
+            catch_planted()
         elif given.exactly_once:
             transform(given, seed)
         else:
@@ -65,9 +66,7 @@ def arguments() -> argparse.Namespace:
         choices=exactly_once.PROTOCOLS,
         help="of the transformers' group; by default the runs take turns",
     )
-    pipelines.add_argument(
-        "--plant", choices=[plant.value for plant in Plant], default=Plant.NONE, help="a bug to be caught"
-    )
+    pipelines.add_argument("--planted", action="store_true", help="instead: catch all planted bugs")
     pipelines.add_argument("--kafka", action="store_true", help="run against Apache Kafka, to prove the run")
     pipelines.add_argument("--kafka-libs", type=Path, help="its jars; by default Maven gets them")
     return parser.parse_args()
@@ -89,7 +88,7 @@ def transform(given: argparse.Namespace, seed: int) -> None:
         if given.seconds is not None and time.monotonic() - began > given.seconds:
             break
         protocol = given.protocol or exactly_once.PROTOCOLS[number % len(exactly_once.PROTOCOLS)]
-        plan = exactly_once.Plan(seed + number, given.messages, protocol, plant=Plant(given.plant))
+        plan = exactly_once.Plan(seed + number, given.messages, protocol)
         done = exactly_once.run(plan, now_and_then(), serve)
         total.add(done)
         sys.stdout.write(f"run {number + 1}, seed {plan.seed}: {done}\n")
@@ -103,6 +102,14 @@ def stream(given: argparse.Namespace, seed: int) -> None:
     serve = partial(server.kafka, obtain(given.kafka_libs)) if given.kafka else server.braid
     done = spark_kills.run(serve, given.spark_kills, given.messages, seed, now_and_then())
     sys.stdout.write(f"{done}\neach row was written exactly once\n")
+
+
+def catch_planted() -> None:
+    for name in planted.PLANTED:
+        caught = planted.catch(name)
+        found = {**caught.feed.counts, **caught.transform.counts}
+        sys.stdout.write(f"{name}: " + ", ".join(f"{count} {what}" for what, count in found.items()) + "\n")
+        sys.stdout.flush()
 
 
 def now_and_then() -> Callable[[Any], None]:

@@ -6,6 +6,7 @@ Groups and transactions have short time-outs, so that a run sees many of them.
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Protocol
 from bench.kafka import Kafka
 from tests.chaos.kills import kill_and_restart
 
-from braidmq.testing import BrokerProcess, broker
+from braidmq.testing import BrokerProcess
 
 SESSION_MS = 1_500
 HEARTBEAT_MS = 250
@@ -75,10 +76,23 @@ class KafkaServer(Kafka):
 
 
 @contextmanager
-def braid(**options: object) -> Iterator[Server]:
-    groups = {name.replace(".", "_"): value for name, value in GROUPS.items()}
-    with broker(log_checkpoint_interval_ms=300, **groups, **options) as process:
-        yield BraidServer(process)
+def braid(sabotage: str | None = None) -> Iterator[Server]:
+    """A broker of ours; with the name of a sabotage, one that has this bug."""
+    options = {**GROUPS, "log.checkpoint.interval.ms": 300}
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        made = BrokerProcess(Path(directory), options)
+        if sabotage is not None:
+            made = SabotagedBroker(Path(directory), options)
+            made.sabotage = sabotage
+        with made as process:
+            yield BraidServer(process)
+
+
+class SabotagedBroker(BrokerProcess):
+    sabotage = ""
+
+    def _program(self) -> list[str]:
+        return [sys.executable, "-m", "tests.chaos.sabotage", self.sabotage]
 
 
 @contextmanager

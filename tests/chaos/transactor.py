@@ -80,7 +80,7 @@ class Plant(StrEnum):
     UNFENCED = "unfenced"
     """Every life has a transactional id of its own, and its offsets do not say which member sends them."""
     KEEPS_POSITION = "keeps position"
-    """Does not go back to where an aborted transaction began."""
+    """Does not go back to where its first aborted transaction began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +334,7 @@ class Transformer:
 
     def _go_back_to(self, messages: list[Message]) -> None:
         if self._plant is Plant.KEEPS_POSITION:
+            self._plant = Plant.NONE
             return
         first: dict[int, int] = {}
         for message in messages:
