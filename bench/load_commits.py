@@ -33,6 +33,8 @@ GROUPS = 8
 MEMBERS = 8
 PARTITIONS = 32
 PAUSE_AFTER = 100
+WARMUP_SECONDS = 1.5
+"""Of what is measured: the JVM compiles the verbs of groups only when it sees them."""
 _numbers = itertools.count(1)
 
 
@@ -73,6 +75,9 @@ def commits(server: Server, seconds: float) -> Figures:
         crowd = Crowd(server.address)
         try:
             members, _ = _joined(server, crowd, topic, PARTITIONS, GROUPS, MEMBERS)
+            _commit(crowd, members, WARMUP_SECONDS)
+            for member in members:
+                member.samples_s.clear()
             cpu_before = server.cpu_seconds()
             elapsed = _commit(crowd, members, seconds)
             cpu = server.cpu_seconds() - cpu_before

@@ -59,6 +59,8 @@ class _Run:
         for _ in range(times - 1):
             self._leave(self._hall.members[-1])
             found.append(self._one_more())
+        # The first one warms up, where there are several.
+        found = found[1:] or found
         if self._hall.records < PARTITIONS:
             raise RuntimeError("the members read next to nothing")
         self._stopped = True

@@ -28,7 +28,7 @@ RECORDS_MAX = 500
 WAIT_MS = 500
 RETRY_SECONDS = 0.05
 FILL_SECONDS_MAX = 120.0
-FIRST_PART = 10
+FIRST_PART = 4
 _numbers = itertools.count(1)
 
 

@@ -38,6 +38,7 @@ PARTITIONS = 4
 SMALL_PRODUCERS = 16
 SMALL_PARTITIONS = 16
 SMALL_BYTES = 100
+WARMUP_SECONDS = 1.5
 RETRY_SECONDS = 0.02
 AGAIN_SECONDS = 0.001
 READ_COMMITTED = 1
@@ -51,7 +52,7 @@ def bulk_transactions(server: Server, value_bytes: int, seconds: float, bytes_ma
     with fresh_topic(server, PARTITIONS, Durability.CACHED) as topic:
         run = _Bulk(server, topic, value_bytes)
         try:
-            run.go(0.3, bytes_max)
+            run.go(WARMUP_SECONDS, bytes_max)
             cpu_before = server.cpu_seconds()
             sent, committed_s, read_s = run.go(seconds, bytes_max)
             cpu = server.cpu_seconds() - cpu_before
@@ -183,10 +184,10 @@ def small_transactions(server: Server, seconds: float) -> Figures:
                 await_transaction_coordinator(server, name)
             crowd.start(small.producing(name, place % SMALL_PARTITIONS) for place, name in enumerate(names))
             crowd.run(lambda: small.ready == len(names))
-            started = time.perf_counter()
-            small.end = started + seconds
+            small.begin = time.perf_counter() + WARMUP_SECONDS
+            small.end = small.begin + seconds
             crowd.run(lambda: False)
-            elapsed = time.perf_counter() - started
+            elapsed = time.perf_counter() - small.begin
         finally:
             crowd.close()
     return {
@@ -201,7 +202,7 @@ class _Small:
         self._topic = topic
         self._plain = record_batch(b"x" * SMALL_BYTES, 1)
         self.ready = 0
-        self.end = 0.0
+        self.begin = self.end = 0.0
         self.samples_s: list[float] = []
 
     def producing(self, name: str, partition: int) -> Client:
@@ -228,4 +229,5 @@ class _Small:
             frame = wire.transactional_produce_frame(name, self._topic, partition, batch)
             expect(produce_error((yield Ask(leader, frame))), "a batch")
             expect(wire.end_error((yield Ask(coordinator, commit))), "EndTxn")
-            self.samples_s.append(time.perf_counter() - begun)
+            if begun >= self.begin:
+                self.samples_s.append(time.perf_counter() - begun)

@@ -28,7 +28,8 @@ All figures of all rounds: `results.json`.
 METHOD = """## How it was measured
 
 - One server at a time, in turns over the rounds; a cell is the median of its rounds. Each server is warmed up
-  first (a JVM needs it). Server and client share the machine's cores.
+  first (a JVM needs it), and with the verbs of groups and transactions again before these are measured.
+  Server and client share the machine's cores.
 - *cached*: an ack means the page cache (Braid `flush=async`, Kafka as it comes). *synced*: an ack of acks=all
   means the disk (Braid `flush=sync`, Kafka `flush.messages=1`). Everything else is each server's default.
   Kafka runs as a single KRaft node with the heap and collector flags of its own start script.

@@ -16,7 +16,7 @@ from braidmq.testing import broker
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SPARK_PAGES = {"pipelines"}
+SPARK_PAGES = {"lake", "pipelines", "rescue"}
 """Their blocks build on one another and need Spark: tests/spark/test_pipelines_docs.py runs them."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")

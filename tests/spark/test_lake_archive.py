@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -18,7 +20,8 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.platform.disk import RealDisk, RealFile
-from braidmq.spark.lake import Archive, Conflict, Json, Lake, LakeError, archive, compact, sweep
+from braidmq.spark.lake import Archive, Avro, Conflict, Json, Lake, LakeError, archive, compact, sweep
+from braidmq.spark.pipelines.model import AvroSchema
 
 NewTopic = Callable[..., str]
 DAY_MS = 86_400_000
@@ -201,6 +204,26 @@ def test_json_fields_become_columns_and_new_ones_are_added(
     fields = StructType([StructField("more", LongType()), StructField("id", StringType())])
     with pytest.raises(LakeError, match="column id is bigint in the lake and string in the new rows"):
         run(spark, lake, bootstrap, topic, decode=Json(fields))
+
+
+def test_avro_fields_become_columns_and_what_does_not_parse_stays_raw(
+    spark: SparkSession, lake: Lake, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """S5: tombstones and foreign bytes included."""
+    topic = new_topic(partitions=1)
+    written = io.BytesIO()
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    fastavro.schemaless_writer(written, fastavro.parse_schema(schema), {"id": 42})
+    with Producer(bootstrap) as producer:
+        for value in (written.getvalue(), None, b"\xff" * 12):
+            producer.send(topic, value, key=b"k")
+    run(spark, lake, bootstrap, topic, decode=Avro(AvroSchema(json.dumps(schema))))
+    rows = lake.read(spark).orderBy("offset").select("id", "value").collect()
+    assert [(row.id, row.value) for row in rows] == [
+        (42, bytearray(written.getvalue())),
+        (None, None),
+        (None, bytearray(b"\xff" * 12)),
+    ]
 
 
 def test_small_files_are_merged_and_old_ones_swept(spark: SparkSession, lake: Lake) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from braidmq.testing import broker
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = "127.0.0.1:9092"
-PAGES = ["pipelines"]
+PAGES = ["lake", "pipelines", "rescue"]
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4 S5 O1: from a new topic to a pipeline of one's own, with the page alone."""
+    """S4 S5 S6 S7 O1: from a new topic to a pipeline of one's own, with the page alone."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     with broker() as running:
@@ -59,7 +60,7 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.M
 def check_command(line: str, folder: Path) -> None:
     """Runs one command; it must succeed."""
     if re.match(r"braid (pipeline|lake) ", line):
-        assert main(line.split()[1:]) == 0, line
+        assert main(shlex.split(line)[1:]) == 0, line
         return
     command = folder / "bin" / "braid"
     if not command.exists():

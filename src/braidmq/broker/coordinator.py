@@ -165,10 +165,11 @@ class Coordinator:
         )
         self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()
-        await self._write([offset_record(group_id, *place, committed) for place, committed in entries])
+        changes = [offset_record(group_id, *place, committed) for place, committed in entries]
+        if changes:
+            await self._topic.written(changes)
         table = self.groups.offsets_to_change(group_id, self.now_ms())
-        for (topic, partition), committed in entries:
-            table.commit(topic, partition, committed)
+        table.commit_all(entries)
 
     async def begin_commit_in_transaction(
         self, group_id: str, member: Committer, producer: Producer, entries: Sequence[tuple[Place, Committed]]

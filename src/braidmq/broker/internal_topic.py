@@ -15,9 +15,26 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, build_batch, parse_header, records
 
 LOAD_BYTES = 4 * 1024 * 1024
+TOGETHER_RECORDS_MAX = 500
 
 KeyValue = tuple[bytes, bytes | None]
 """A record of the topic; without a value it is a tombstone."""
+
+
+class _Together:
+    """Records of several who wait for the same write."""
+
+    __slots__ = ("changes", "written")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.changes: list[KeyValue] = []
+        self.written: asyncio.Future[None] = loop.create_future()
+
+    def settle(self, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            self.written.set_result(None)
+        else:
+            self.written.set_exception(ApiError(code, "the change could not be brought to disk"))
 
 
 class InternalTopic:
@@ -30,6 +47,7 @@ class InternalTopic:
         self._options = options
         self._partition: Partition | None = None
         self._opening = asyncio.Lock()
+        self._together: _Together | None = None
 
     @property
     def partition(self) -> Partition:
@@ -77,6 +95,29 @@ class InternalTopic:
         now_ms = self._clock.wall_ms()
         batch = build_batch([(key, value, (), now_ms) for key, value in changes])
         return self.partition.append_own(memoryview(batch))
+
+    def written(self, changes: Sequence[KeyValue]) -> asyncio.Future[None]:
+        """Done when these records are on disk; ApiError when they never will be.
+
+        They go into one batch with what else is handed in in this turn of the loop: most of what a small
+        batch costs does not depend on its size.
+        """
+        together = self._together
+        if together is None:
+            together = self._together = _Together(asyncio.get_running_loop())
+            together.written.get_loop().call_soon(self._write, together)
+        together.changes += changes
+        if len(together.changes) >= TOGETHER_RECORDS_MAX:
+            self._together = None
+        return together.written
+
+    def _write(self, together: _Together) -> None:
+        if self._together is together:
+            self._together = None
+        try:
+            self.when_durable(self.append(together.changes), together.settle)
+        except ApiError as error:
+            together.written.set_exception(error)
 
     def transactional_batch(
         self, changes: Sequence[KeyValue], producer_id: int, producer_epoch: int

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from braidmq.client.cluster import Cluster
     from braidmq.spark.lake.archiver import Archive, Step
+    from braidmq.spark.lake.decode import Decoding
     from braidmq.spark.lake.reimport import Selection
 
 app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
@@ -37,6 +38,8 @@ Folder = Annotated[str, typer.Argument(metavar="DIR", help="A folder written by 
 
 class Decode(StrEnum):
     JSON = "json"
+    AVRO = "avro"
+    AVRO_REGISTRY = "avro-registry"
 
 
 class Layout(StrEnum):
@@ -51,7 +54,7 @@ DecodeOption = Annotated[Decode | None, typer.Option("--decode", help="Fields of
 Columns = Annotated[
     str | None,
     typer.Option(
-        "--schema", metavar="COLUMNS", help="Of the value: 'id BIGINT, name STRING'. Default: found."
+        "--schema", metavar="SCHEMA", help="Of JSON: 'id BIGINT, name STRING'. Of Avro: a file.avsc."
     ),
 ]
 DateBy = Annotated[
@@ -108,16 +111,14 @@ def archive(
     with spark_session("braid lake archive", master, config) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
         from braidmq.spark.lake.archiver import archive as steps
-        from braidmq.spark.lake.decode import Json, fields_of
         from braidmq.spark.lake.table import Lake
 
-        fields = None if schema is None else fields_of(spark, schema)
         job = Archive(
             bootstrap,
             tuple(dict.fromkeys(topics)),
             rows_per_commit=rows_per_commit,
             date_by=date_by,
-            decode=None if decode is None else Json(fields),
+            decode=_decoding(spark, decode, schema),
             skip_lost=skip_lost,
             group=group,
             client_options=parse_settings(options),
@@ -278,6 +279,20 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
     print_table(("date", "files#", "rows#", "bytes#"), [tuple(asdict(day).values()) for day in found.days])
     print_table(("topic", "partition#", "archived up to#"), found.positions)
     print(f"columns: {', '.join(found.columns)}")
+
+
+def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) -> Decoding | None:
+    from braidmq.spark.lake.decode import Avro, Json, fields_of
+    from braidmq.spark.pipelines.model import AvroSchema, Framing
+
+    if decode is None:
+        return None
+    if decode is Decode.JSON:
+        return Json(None if schema is None else fields_of(spark, schema))
+    if schema is None or not Path(schema).is_file():
+        raise UserMistake(f"--decode {decode.value} needs a file with the schema: --schema order.avsc")
+    framing = Framing.REGISTRY if decode is Decode.AVRO_REGISTRY else Framing.PLAIN
+    return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing))
 
 
 def _check_topics(cluster: Cluster, topics: list[str]) -> None:

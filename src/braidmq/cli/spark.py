@@ -67,11 +67,12 @@ def _tell(error: Exception) -> None:
     from braidmq.spark.lake.commits import LakeError
     from braidmq.spark.options import OptionError
     from braidmq.spark.pipelines.failures import sentence
+    from braidmq.spark.pipelines.mistakes import PipelineError
     from braidmq.spark.rescue.failure import RescueError
     from braidmq.spark.session import SparkMissing
 
-    mistakes = (LakeError, RescueError, OptionError, SparkMissing, JavaMissing, AnalysisException)
-    if isinstance(error, mistakes):
+    ours = (LakeError, PipelineError, RescueError, OptionError, SparkMissing, JavaMissing)
+    if isinstance(error, (*ours, AnalysisException)):
         raise UserMistake(sentence(str(error))) from None
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         print(f"braid: Spark gave up: {sentence(str(error))}", file=sys.stderr)

@@ -39,6 +39,21 @@ UNPROTECTED = Security()
 R = TypeVar("R", bound=Message)
 
 
+class FrameRoom:
+    """A buffer for large answers, each over the last: fresh memory costs as much as filling it."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def take(self, size: int) -> memoryview:
+        """Room for `size` bytes; what was received here before is gone."""
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size + size // 4)
+        return memoryview(self._buffer)[:size]
+
+
 class Connection:
     """A connection in use by one thread. `timeout_s` bounds connecting and every wait for an answer."""
 
@@ -108,9 +123,14 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from None
 
-    def receive(self, answer: type[R], version: int, timeout_s: float | None = None) -> R:
-        """The next answer, which must be of the kind and version that was asked for first."""
-        frame = self.receive_frame(timeout_s)
+    def receive(
+        self, answer: type[R], version: int, timeout_s: float | None = None, room: FrameRoom | None = None
+    ) -> R:
+        """The next answer, which must be of the kind and version that was asked for first.
+
+        With `room`, what it holds of records is valid until the next answer is received there.
+        """
+        frame = self.receive_frame(timeout_s, room)
         try:
             at = 4
             if version >= flexible_from(answer.api) and answer.api is not Api.API_VERSIONS:
@@ -120,7 +140,7 @@ class Connection:
             self.close()
             raise ClientError(f"{self.address} sent an answer that cannot be read: {error}") from None
 
-    def receive_frame(self, timeout_s: float | None = None) -> memoryview:
+    def receive_frame(self, timeout_s: float | None = None, room: FrameRoom | None = None) -> memoryview:
         """One answer without its size, beginning with the correlation id."""
         try:
             self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
@@ -128,7 +148,7 @@ class Connection:
             if not 4 <= size <= FRAME_BYTES_MAX:
                 self.close()
                 raise ClientError(f"{self.address} does not speak Kafka's protocol: frame of {size} bytes")
-            return self._read(size)
+            return self._read(size, room)
         except OSError as error:
             raise self._broken(error) from None
 
@@ -201,8 +221,8 @@ class Connection:
             raise ClientError(f"{self.address} refused to say which versions it serves: {answer.error_code}")
         return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
 
-    def _read(self, size: int) -> memoryview:
-        frame = memoryview(bytearray(size))
+    def _read(self, size: int, room: FrameRoom | None = None) -> memoryview:
+        frame = memoryview(bytearray(size)) if room is None else room.take(size)
         at = 0
         while at < size:
             count = self._reader.readinto(frame[at:])

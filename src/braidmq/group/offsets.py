@@ -93,6 +93,9 @@ class OffsetTable:
     def commit(self, topic: str, partition: int, committed: Committed) -> None:
         self._committed[topic, partition] = committed
 
+    def commit_all(self, entries: Iterable[tuple[Place, Committed]]) -> None:
+        self._committed.update(entries)
+
     def find(self, topic: str, partition: int) -> Committed | None:
         return self._committed.get((topic, partition))
 

@@ -8,6 +8,7 @@ same for all rows of a task (topic, partition) are made once and sliced.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -35,8 +36,8 @@ class ArrowDecoder:
         self._first = first
         self._end = end
         self._constants = {
-            "topic": pa.repeat(pa.scalar(topic, pa.string()), ROWS_MAX),
-            "partition": pa.repeat(pa.scalar(partition, pa.int32()), ROWS_MAX),
+            "topic": _constant("topic", topic),
+            "partition": _constant("partition", partition),
         }
         self._append_time = False
         self._buffer = RowBuffer(columns)
@@ -68,9 +69,15 @@ class ArrowDecoder:
         arrays = self._buffer.arrays()
         arrays |= {name: column.slice(0, rows) for name, column in self._constants.items()}
         if "timestampType" in self._columns:
-            arrays["timestampType"] = pa.repeat(pa.scalar(int(self._append_time), pa.int32()), rows)
+            arrays["timestampType"] = _constant("timestampType", int(self._append_time)).slice(0, rows)
         self._buffer = RowBuffer(self._columns)
         yield pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
+
+
+@lru_cache(maxsize=256)
+def _constant(column: str, value: str | int) -> pa.Array:
+    """As many rows of one value as an Arrow batch may have, to be sliced."""
+    return pa.repeat(pa.scalar(value, ARROW_TYPES[column]), ROWS_MAX)
 
 
 def open_window(header: BatchHeader, view: memoryview, first: int, end: int) -> kernel.Window:

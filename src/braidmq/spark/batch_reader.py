@@ -11,8 +11,8 @@ from braidmq.spark import filters, positions
 from braidmq.spark.filters import Pushed
 from braidmq.spark.plan import directories, plan
 from braidmq.spark.query import Query
-from braidmq.spark.splits import Split
-from braidmq.spark.task import read_split
+from braidmq.spark.splits import Split, Task, tasks
+from braidmq.spark.task import read_task
 
 
 class BatchReader(DataSourceReader):
@@ -24,12 +24,12 @@ class BatchReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return list(plan_batch(self.query, self.pushed))
+        return tasks(plan_batch(self.query, self.pushed), self.query.tasks_are_counted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands a partition without a value to a query that has none.
-        if isinstance(partition, Split):
-            for batch in read_split(self.query, self.columns, partition):
+        if isinstance(partition, Task):
+            for batch in read_task(self.query, self.columns, partition):
                 yield from self.pushed.keep(batch)
 
 
@@ -42,7 +42,7 @@ class FilteringBatchReader(BatchReader):
 
 
 def plan_batch(query: Query, pushed: Pushed) -> list[Split]:
-    """The tasks of a batch read: offsets as asked for, narrowed by the filters that were pushed down."""
+    """The splits of a batch read: offsets as asked for, narrowed by the filters that were pushed down."""
     with positions.connect(query) as cluster:
         topology = positions.topology(cluster, query)
         some = topology.partitions

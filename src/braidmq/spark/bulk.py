@@ -16,8 +16,8 @@ from braidmq.spark import columns
 from braidmq.spark.batch_reader import plan_batch
 from braidmq.spark.filters import Pushed
 from braidmq.spark.query import Query, parse_query
-from braidmq.spark.splits import Split
-from braidmq.spark.task import read_split
+from braidmq.spark.splits import Task, tasks
+from braidmq.spark.task import read_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,18 +45,18 @@ def read(
     query = parse_query(given, streaming=False)
     wanted = schema or columns.ddl(query.include_headers, query.include_tag)
     parsed = cast("StructType", StructType.fromDDL(wanted)) if isinstance(wanted, str) else wanted
-    splits = plan_batch(query, Pushed())
-    numbers = spark.range(0, len(splits), 1, max(1, len(splits)))
-    return numbers.mapInArrow(_reader(query, columns.wanted(parsed), splits), parsed)
+    planned = tasks(plan_batch(query, Pushed()), query.tasks_are_counted)
+    numbers = spark.range(0, len(planned), 1, max(1, len(planned)))
+    return numbers.mapInArrow(_reader(query, columns.wanted(parsed), planned), parsed)
 
 
 def _reader(
-    query: Query, names: tuple[str, ...], splits: list[Split]
+    query: Query, names: tuple[str, ...], planned: list[Task]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_split(query, names, splits[number])
+                yield from read_task(query, names, planned[number])
 
     return run
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from braidmq.client.cluster import Attempt, Cluster, TopicPartition
-from braidmq.client.connection import Connection
+from braidmq.client.connection import Connection, FrameRoom
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import Isolation
@@ -59,11 +59,14 @@ class RangeFetch:
         self._end = end
         self._isolation = isolation
         self._fetch_bytes = fetch_bytes
+        self._room = FrameRoom()
         self._asked: tuple[Connection, int] | None = None
         self.position = start
 
     def batches(self) -> Iterator[StoredBatch]:
         """Every batch with records of the range that the isolation lets through, its CRC checked.
+
+        A batch is valid until the next one is asked for.
 
         RecordsLost when the broker no longer has `position`; ClientError or ApiError when the partition
         cannot be read within the cluster's timeout.
@@ -125,7 +128,9 @@ class RangeFetch:
             self._ask()
         assert self._asked is not None
         (connection, version), self._asked = self._asked, None
-        answer = connection.receive(FetchResponse, version, WAIT_MS / 1000 + self._cluster.timeout_s)
+        answer = connection.receive(
+            FetchResponse, version, WAIT_MS / 1000 + self._cluster.timeout_s, self._room
+        )
         if answer.error_code != ErrorCode.NONE:
             raise ApiError(ErrorCode(answer.error_code), f"fetch refused by {connection.address}")
         return answer.responses[0].partitions[0]

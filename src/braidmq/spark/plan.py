@@ -18,7 +18,7 @@ from braidmq.spark.splits import Range, Split, cut, ranges
 def plan(
     cluster: Cluster, query: Query, starts: Offsets, ends: Offsets, directories: Mapping[TopicPartition, str]
 ) -> list[Split]:
-    """The tasks that read from `starts` to `ends`."""
+    """The splits that read from `starts` to `ends`."""
     whole = survivors(cluster, query, ranges(starts, ends))
     here = machine() if directories else ""
     splits = []

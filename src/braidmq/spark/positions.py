@@ -104,10 +104,18 @@ def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: B
     if bound.timestamps:
         return _at_times(cluster, query, asked, side)
     found = {at: offset for at, offset in asked.items() if offset >= 0}
+    if side == "ending" and found:
+        _refuse_beyond(found, edges(cluster, found, Start.LATEST, query.isolation))
     for edge in Start:
         at_edge = [at for at, offset in asked.items() if offset == edge]
         found |= edges(cluster, at_edge, edge, query.isolation) if at_edge else {}
     return found
+
+
+def _refuse_beyond(asked: Offsets, ends: Offsets) -> None:
+    for at, offset in asked.items():
+        if offset > ends[at]:
+            raise OptionError(f"option endingOffsets asks for {at} up to {offset}, but it ends at {ends[at]}")
 
 
 def _at_times(cluster: Cluster, query: Query, times: Mapping[TopicPartition, int], side: str) -> Offsets:

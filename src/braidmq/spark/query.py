@@ -75,6 +75,11 @@ class Query:
     trigger_bytes_max: int | None = None
     timeout_s: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
 
+    @property
+    def tasks_are_counted(self) -> bool:
+        """Whether the user has said something about the number of tasks, or their size."""
+        return self.partitions_min is not None or self.split_records_max is not None
+
 
 def parse_query(given: Mapping[str, str], streaming: bool) -> Query:
     """The query that the options describe; OptionError says what is wrong with them."""

@@ -1,4 +1,4 @@
-"""The unit of work of one task: a range of offsets of one partition, and how a query is cut into such ranges.
+"""The unit of work: a range of offsets of one partition; how a query is cut into such ranges, and into tasks.
 
 A partition is one task, unless the query asks for more (`minPartitions`, `maxRecordsPerPartition`) or the
 partition is so large that cores would idle while one task reads it: then it is cut into pieces of equal
@@ -21,8 +21,12 @@ SPLIT_RECORDS = 1_000_000
 """Offsets in a task that nobody has said anything about: seconds of work, so a failed task costs little."""
 
 
+TASK_RECORDS = 10_000
+"""Small splits share a task up to this many: starting one costs as much as reading some thousand."""
+
+
 @dataclass(frozen=True)
-class Split(InputPartition):
+class Split:
     """Offsets `start` to `end` (excluded) of a partition; who leads it; where it lies, if on this machine."""
 
     topic: str
@@ -38,8 +42,12 @@ class Split(InputPartition):
     def at(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def __str__(self) -> str:
-        return f"{self.at} [{self.start}, {self.end})"
+
+@dataclass(frozen=True)
+class Task(InputPartition):
+    """What one Spark task reads, split after split."""
+
+    splits: tuple[Split, ...]
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,20 @@ def cut(whole: list[Range], partitions_min: int | None = None, records_max: int 
         return pieces
     shares = [max(1, -(-each.size * partitions_min // total)) for each in whole]
     return [piece for each, share in zip(whole, shares, strict=True) for piece in _equal(each, share)]
+
+
+def tasks(splits: list[Split], alone: bool) -> list[Task]:
+    """The splits as tasks: each by itself where `alone`, else small neighbours together."""
+    groups: list[list[Split]] = []
+    room = 0
+    for split in splits:
+        size = split.end - split.start
+        if alone or size > room:
+            groups.append([])
+            room = TASK_RECORDS
+        groups[-1].append(split)
+        room -= size
+    return [Task(tuple(group)) for group in groups]
 
 
 def _pieces(whole: Range, records_max: int) -> list[Range]:

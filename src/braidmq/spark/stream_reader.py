@@ -29,8 +29,8 @@ from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.plan import directories, plan
 from braidmq.spark.positions import Offsets, Topology
 from braidmq.spark.query import Query
-from braidmq.spark.splits import Split
-from braidmq.spark.task import freeze_garbage, read_split
+from braidmq.spark.splits import Task, tasks
+from braidmq.spark.task import freeze_garbage, read_task
 
 NO_LIMIT = 2**62
 """A limit that does not bind: with none at all Spark asks for everything at once."""
@@ -92,11 +92,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # After a restart Spark plans the batch that was under way before it asks for anything new.
             self._refresh()
         starts = self._starts(from_json(start), ends)
-        return list(plan(self._connected(), self.query, starts, ends, self._directories))
+        splits = plan(self._connected(), self.query, starts, ends, self._directories)
+        return tasks(splits, self.query.tasks_are_counted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Split):
-            yield from read_split(self.query, self.columns, partition)
+        if isinstance(partition, Task):
+            yield from read_task(self.query, self.columns, partition)
 
     def stop(self) -> None:
         for each in (self._cluster, self._group):

@@ -19,10 +19,16 @@ from braidmq.spark.local_log import LocalRange, machine
 from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.query import Query
-from braidmq.spark.splits import Split
+from braidmq.spark.splits import Split, Task
 
 _idle: dict[str, Cluster] = {}
 """The cluster of the last task of this worker, with its connections; a task takes it and puts it back."""
+
+
+def read_task(query: Query, columns: tuple[str, ...], task: Task) -> Iterator[pa.RecordBatch]:
+    """The records of all splits of a task."""
+    for split in task.splits:
+        yield from read_split(query, columns, split)
 
 
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,7 @@ from braidmq.spark.group import GroupPositions
 from braidmq.spark.local_log import LocalRange, find_directories
 from braidmq.spark.options import Isolation, OptionError
 from braidmq.spark.query import Query, parse_query
-from braidmq.spark.splits import Range, cut
+from braidmq.spark.splits import Range, Split, cut, tasks
 from braidmq.spark.task import read_split
 from braidmq.testing import BrokerProcess
 from braidmq.wire.compress import Codec
@@ -214,6 +214,17 @@ def test_cuts_are_even_and_complete() -> None:
     assert len(cut([small], partitions_min=50)) == 3
 
 
+def test_small_splits_share_a_task() -> None:
+    """S2: a micro-batch of few records over many partitions is one task; a large split is one by itself."""
+    splits = [Split("a", number, 0, size) for number, size in enumerate([400, 300, 9000, 400, 50_000, 1])]
+
+    def sizes(alone: bool) -> list[list[int]]:
+        return [[split.end for split in task.splits] for task in tasks(splits, alone)]
+
+    assert sizes(alone=False) == [[400, 300, 9000], [400], [50_000], [1]]
+    assert sizes(alone=True) == [[400], [300], [9000], [400], [50_000], [1]]
+
+
 def test_pushed_filters_narrow_what_is_read(bootstrap: str, new_topic: NewTopic) -> None:
     """S1: topic, partition, offset and the earliest time; and exactly the rows that Spark would keep."""
     topic = new_topic(partitions=2)
@@ -251,6 +262,9 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
 
     with pytest.raises(OptionError, match=f"must name every partition; {topic}-1 is missing"):
         plan_batch(query_for(bootstrap, topic, startingOffsets=f'{{"{topic}":{{"0":0}}}}'), Pushed())
+    beyond = f'{{"{topic}":{{"0":7,"1":-1}}}}'
+    with pytest.raises(OptionError, match=f"asks for {topic}-0 up to 7, but it ends at 0"):
+        plan_batch(query_for(bootstrap, topic, endingOffsets=beyond), Pushed())
     starting = f'{{"{topic}":{{"0":0,"1":0,"2":0}}}}'
     with pytest.raises(OptionError, match="which the query does not read"):
         plan_batch(query_for(bootstrap, topic, startingOffsets=starting), Pushed())

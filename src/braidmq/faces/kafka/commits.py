@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from braidmq.broker.coordinator import Committer
@@ -39,17 +40,24 @@ _IDS_FROM = 10
 _GROUPS_FROM = 8
 _NO_OFFSET = -1
 _NO_RETENTION = -1
+ANSWERS_KEPT = 1024
+ANSWER_PARTITIONS_MAX = 64
 
 
 async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: Asked) -> OffsetCommitResponse:
     """Stores what can be stored; each partition is told what became of it."""
     refused: dict[tuple[int, int], ErrorCode] = {}
     entries: list[tuple[Place, Committed]] = []
+    now_ms = face.broker.clock.wall_ms()
     for number, topic in enumerate(request.topics):
+        try:
+            found = _topic(face, topic.name, topic.topic_id, asked.version)
+        except ApiError as error:
+            refused |= {(number, part.partition_index): error.code for part in topic.partitions}
+            continue
         for part in topic.partitions:
             try:
-                found = _topic(face, topic.name, topic.topic_id, asked.version)
-                entries.append(entry(face, found, part, request.retention_time_ms))
+                entries.append(entry(face, found, part, now_ms, request.retention_time_ms))
             except ApiError as error:
                 refused[number, part.partition_index] = error.code
     code = ErrorCode.NONE
@@ -60,6 +68,13 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
         await face.broker.coordinator.commit(request.group_id, member, entries)
     except ApiError as error:
         code = error.code
+    if code is ErrorCode.NONE and not refused and len(entries) <= ANSWER_PARTITIONS_MAX:
+        return _all_committed(
+            tuple(
+                (topic.name, topic.topic_id, tuple([part.partition_index for part in topic.partitions]))
+                for topic in request.topics
+            )
+        )
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -78,10 +93,26 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
     )
 
 
+@lru_cache(maxsize=ANSWERS_KEPT)
+def _all_committed(places: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> OffsetCommitResponse:
+    """What a consumer is told nearly every time; it commits the same partitions again and again."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=name,
+                topic_id=topic_id,
+                partitions=[OffsetCommitResponsePartition(partition_index=index) for index in indexes],
+            )
+            for name, topic_id, indexes in places
+        ]
+    )
+
+
 def entry(
     face: KafkaFace,
     found: Topic,
     part: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now_ms: int,
     retention_ms: int = _NO_RETENTION,
 ) -> tuple[Place, Committed]:
     """One offset as it is stored; ApiError if there is no such partition, or too much is attached."""
@@ -90,7 +121,6 @@ def entry(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{found.name!r} has no partition {part.partition_index}"
         )
     settings = face.broker.coordinator.groups.settings
-    now_ms = face.broker.clock.wall_ms()
     expire_ms = now_ms + retention_ms if retention_ms >= 0 else None
     committed = Committed(
         part.committed_offset,

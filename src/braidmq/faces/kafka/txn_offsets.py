@@ -38,10 +38,11 @@ async def txn_offset_commit(
     """Stores what can be stored; each partition is told what became of it."""
     refused: dict[Place, ErrorCode] = {}
     entries: list[tuple[Place, Committed]] = []
+    now_ms = face.broker.clock.wall_ms()
     for topic in request.topics:
         for part in topic.partitions:
             try:
-                entries.append(entry(face, face.broker.topics.get(topic.name), part))
+                entries.append(entry(face, face.broker.topics.get(topic.name), part, now_ms))
             except ApiError as error:
                 refused[topic.name, part.partition_index] = error.code
     code = await _commit(face, request, entries, asked.version) if entries else ErrorCode.NONE

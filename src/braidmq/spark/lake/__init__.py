@@ -16,11 +16,12 @@ from __future__ import annotations
 from braidmq.spark.lake.archiver import Archive, Step, archive, follow
 from braidmq.spark.lake.commits import Conflict, LakeError
 from braidmq.spark.lake.compaction import Compaction, compact, sweep
-from braidmq.spark.lake.decode import Json
+from braidmq.spark.lake.decode import Avro, Json
 from braidmq.spark.lake.table import Lake
 
 __all__ = [
     "Archive",
+    "Avro",
     "Compaction",
     "Conflict",
     "Json",

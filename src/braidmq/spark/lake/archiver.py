@@ -19,10 +19,11 @@ from pyspark.sql import functions as fn
 
 from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
+from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import LakeError, Table
 from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
-from braidmq.spark.lake.decode import Json, decode
+from braidmq.spark.lake.decode import Decoding, decode
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
 
@@ -41,7 +42,7 @@ class Archive:
     topics: tuple[str, ...]
     rows_per_commit: int = ROWS_PER_COMMIT
     date_by: str = "timestamp"
-    decode: Json | None = None
+    decode: Decoding | None = None
     skip_lost: bool = False
     group: str | None = None
     """A consumer group in which the positions are published, so that tools that show lag show ours."""
@@ -81,7 +82,7 @@ def follow(
     spark: SparkSession, lake: Lake, job: Archive, interval_s: float = INTERVAL_S
 ) -> Iterator[Step | None]:
     """Archives for ever, looking every `interval_s`; None where there was nothing new."""
-    clock = Cluster(job.bootstrap).clock
+    clock = SystemClock()
     while True:
         began_s = clock.monotonic()
         steps = 0

@@ -1,27 +1,34 @@
-"""Fields of JSON values as columns of the lake, beside the value itself.
+"""Fields of JSON or Avro values as columns of the lake, beside the value itself.
 
 A row always keeps the value as it came; decoded columns are there to be queried. So nothing about decoding
-can lose a record: a value that is not JSON has null in every decoded column, and so has a field that does not
-fit the type its column has in the lake.
+can lose a record: a value that does not parse has null in every decoded column, and so has a field that does
+not fit the type its column has in the lake.
 
-Without a schema, fields are found in a sample of every batch, and new ones become new columns. A field whose
-name a record already uses (`key`, `timestamp`, …) becomes `value_NAME`.
+Without a schema, fields of JSON are found in a sample of every batch, and new ones become new columns. A
+field whose name a record already uses (`key`, `timestamp`, …) becomes `value_NAME`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.schema import DATE, RAW, widen
+from braidmq.spark.pipelines import avro
+from braidmq.spark.pipelines.model import AvroSchema
 
 SAMPLE_ROWS = 1000
 CORRUPT = "_corrupt_record"
-DECODED = "_decoded"
+DECODED, BAD = "_decoded", "_bad"
 TAKEN = {each.name.lower() for each in RAW.fields} | {DATE}
 PREFIX = "value_"
 
@@ -33,8 +40,20 @@ class Json:
     fields: StructType | None = None
 
 
-def decode(rows: DataFrame, how: Json, lake: StructType) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """Values are records of this schema."""
+
+    schema: AvroSchema
+
+
+Decoding = Json | Avro
+
+
+def decode(rows: DataFrame, how: Decoding, lake: StructType) -> DataFrame:
     """Rows with the fields of their values as columns, in the types the lake has for them."""
+    if isinstance(how, Avro):
+        return _decode_avro(rows, how.schema)
     found = how.fields or _sampled(rows)
     columns = StructType([StructField(_column(each.name), each.dataType) for each in found.fields])
     if how.fields is None:
@@ -43,8 +62,39 @@ def decode(rows: DataFrame, how: Json, lake: StructType) -> DataFrame:
         return rows
     fields = StructType([StructField(_field(each.name), each.dataType) for each in columns.fields])
     parsed = rows.withColumn(DECODED, fn.from_json(fn.col("value").cast("string"), fields))
-    chosen = [fn.col(DECODED)[_field(each.name)].alias(each.name) for each in columns.fields]
+    return _spread(rows, parsed, fields)
+
+
+def _spread(rows: DataFrame, parsed: DataFrame, fields: StructType) -> DataFrame:
+    """The fields of the parsed struct as columns behind those of the record."""
+    chosen = [fn.col(DECODED)[each.name].alias(_column(each.name)) for each in fields.fields]
     return parsed.select(*(fn.col(name) for name in rows.columns), *chosen)
+
+
+def _decode_avro(rows: DataFrame, schema: AvroSchema) -> DataFrame:
+    fields = fields_of(rows.sparkSession, avro.ddl(schema))
+    optional = StructType([StructField(each.name, each.dataType) for each in fields.fields])
+    whole = StructType([*optional.fields, StructField(BAD, StringType())])
+    kind: Any = to_arrow_type(whole, timezone="UTC")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        originals: list[pa.Array] = []
+
+        def filled() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                originals.append(batch.column("value"))
+                # A tombstone has no value, and the decoder wants bytes: none of them is no record either.
+                yield _with_values(batch, pc.fill_null(batch.column("value"), b""))
+
+        for batch in avro.decode_batches(filled(), schema, kind, (DECODED, BAD)):
+            yield _with_values(batch, originals.pop(0))
+
+    shape = StructType([*rows.schema.fields, StructField(DECODED, whole)])
+    return _spread(rows, rows.mapInArrow(read, shape), optional)
+
+
+def _with_values(batch: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index("value"), "value", values)
 
 
 def _sampled(rows: DataFrame) -> StructType:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.spark.lake.archiver import ARCHIVED, Archive, with_date_by
 from braidmq.spark.lake.commits import LakeError
-from braidmq.spark.lake.decode import decode
+from braidmq.spark.lake.decode import Json, decode
 from braidmq.spark.lake.reimport import first_line
 from braidmq.spark.lake.schema import RAW
 
@@ -62,7 +62,7 @@ def check_format(spark: SparkSession, name: str) -> None:
 def start(spark: SparkSession, job: Archive, target: Target, every_s: float | None) -> StreamingQuery:
     """Starts the archive: once over what there is, or every `every_s` seconds."""
     check_format(spark, target.format)
-    if job.decode is not None and job.decode.fields is None:
+    if isinstance(job.decode, Json) and job.decode.fields is None:
         raise LakeError(f"--format {target.format} with --decode needs the columns: add --schema")
     if job.date_by == ARCHIVED:
         raise LakeError(f"--date-by {ARCHIVED} is for --format parquet; a table has its own history")

@@ -23,6 +23,7 @@ from braidmq.client.consumer import Consumer, Start
 from braidmq.client.groups import Groups, Position
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
+from braidmq.spark.sink_options import PREFIX
 from braidmq.wire.messages.groups import ListedGroup
 
 BUCKETS_MAX = 200
@@ -35,6 +36,8 @@ BATCHES = (
     "topic string, partition int, base_offset long, records int, size_bytes long, codec string,"
     " produced_ms long, appended_ms long"
 )
+LEDGERS = f"{PREFIX}-"
+"""Groups in which the sink notes its decisions as offsets; nobody reads with them."""
 PARTITION_FETCH_BYTES = 4_194_304
 
 
@@ -214,6 +217,8 @@ def lags(cluster: Cluster, topics: Iterable[str]) -> list[Lag]:
     groups = Groups(cluster)
     found: list[tuple[ListedGroup, Position]] = []
     for group in groups.all():
+        if group.group_id.startswith(LEDGERS):
+            continue
         found += [(group, each) for each in groups.positions(group.group_id) if each.topic in wanted]
     known = {TopicPartition(each.topic, each.partition) for _, each in found}
     starts = list_offsets(cluster, dict.fromkeys(known, int(Start.EARLIEST))) if known else {}

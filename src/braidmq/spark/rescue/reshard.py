@@ -25,6 +25,7 @@ from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
+from braidmq.spark.rescue.report import LEDGERS
 from braidmq.spark.rescue.translate import Translation, as_offsets, translate
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -34,8 +35,6 @@ POLL_S = 1
 WHOLE_PARTITIONS = str(10**15)
 """A partition is never split between tasks: two of them could not keep its order."""
 ROWS_PER_BATCH = 5_000_000
-SINK_GROUPS = "braid-spark-"
-"""Groups in which the sink keeps its ledgers; nobody reads with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ def _groups(groups: Groups, job: Reshard) -> tuple[dict[str, dict[int, int]], li
     moved = []
     for listed in groups.all():
         name = listed.group_id
-        if name == job.group or name.startswith(SINK_GROUPS):
+        if name == job.group or name.startswith(LEDGERS):
             continue
         offsets = groups.committed(name)
         if any(at.topic == job.into for at in offsets):
