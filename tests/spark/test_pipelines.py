@@ -374,6 +374,29 @@ sinks: {{out: {{from: large, lake: by-yaml}}}}
     assert lab.lake("by-python", "id") == lab.lake("by-yaml", "id") == [(3,), (4,)]
 
 
+def test_a_python_step_that_keeps_other_state_is_refused(lab: Lab, new_topic: Callable[..., str]) -> None:
+    """S4: a function may change its filters, not what its aggregates are made of."""
+    topic = new_topic()
+    lab.send(topic, [{"id": n, "shop": "a"} for n in range(3)])
+
+    def attempt(key: str, least: int) -> None:
+        place = str(lab.directory / "counted")
+        pipe = pipeline("counted", bootstrap=lab.bootstrap, checkpoint=place, parallelism=1)
+        pipe.source("orders", topic=topic, schema="id BIGINT, shop STRING")
+
+        @pipe.step
+        def counts(orders: Any) -> Any:
+            return orders.where(f"id >= {least}").groupBy(key).count()
+
+        pipe.sink("out", source="counts", topic=f"{topic}.out", mode="update")
+        pipe.run(once=True, spark=lab.spark)
+
+    attempt("shop", 0)
+    attempt("shop", 1)
+    with pytest.raises(PipelineError, match="what keeps state was Aggregate"):
+        attempt("id", 1)
+
+
 @pytest.mark.parametrize(
     ("step", "told"),
     [

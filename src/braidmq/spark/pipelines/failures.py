@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import Pipeline, TopicSource
 
 SHOWN_LETTERS = 400
@@ -40,6 +43,21 @@ def understand_failure(error: BaseException, pipeline: Pipeline) -> Failure:
     if bad := _BAD_RECORD.search(message):
         return Failure(_explain_bad(pipeline, bad[1], int(bad[2]), int(bad[3])), may_pass=False)
     return Failure(sentence(message), may_pass=_MAY_PASS.search(message) is not None)
+
+
+@contextmanager
+def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
+    """Turns what Spark and the bridge to its process raise into one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise PipelineError(understand_failure(error, pipeline).text) from error
+    except (Py4JError, ConnectionError) as error:
+        text = f"Spark's own process is gone ({error}); run it again, it goes on from its checkpoint"
+        raise PipelineError(" ".join(text.split())) from error
 
 
 def sentence(message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion
 from braidmq.spark.pipelines.model import Watermark
 
 WATERMARK_MARK = "spark.watermarkDelayMs"
+STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "FlatMapGroups", "Join", "TransformWithState")
 EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:timestamp>")
 
 
@@ -45,6 +47,15 @@ def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) 
     if WATERMARK_MARK in field.metadata:
         return frame
     return frame.withWatermark(watermark.column, str(watermark.delay))
+
+
+def stateful_operators(frame: DataFrame) -> str:
+    """The operators that keep state, as Spark describes them, without the numbers of a session."""
+    plan = str(frame._jdf.queryExecution().analyzed().toString())
+    # A tilde marks what belongs to a stream; newer releases write it, older ones do not.
+    lines = (line.strip(" :+-").removeprefix("~") for line in plan.splitlines())
+    kept = [line for line in lines if line.startswith(STATEFUL)]
+    return re.sub(r"#\d+L?", "", "; ".join(kept))
 
 
 def columns_there(frame: DataFrame, names: tuple[str, ...], place: Place, what: str) -> None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines import graph, progress, versions
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.failures import Failure, understand_failure
+from braidmq.spark.pipelines.failures import Failure, told_in_a_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import PipelineError
-from braidmq.spark.pipelines.model import BadRecords, Pipeline, TopicSource
+from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource
 from braidmq.spark.pipelines.preflight import Preflight
 from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
 
@@ -80,9 +80,14 @@ def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
 
 def _session(pipeline: Pipeline, master: str) -> SparkSession:
     from braidmq.spark import session
+    from braidmq.spark.java import JavaMissing
+    from braidmq.spark.session import SparkMissing
 
     # What Spark logs about a failed query is what we tell in one sentence, with two pages of Java around it.
-    return session(f"braid {pipeline.name}", master, log_level="OFF", config=settings(pipeline))
+    try:
+        return session(f"braid {pipeline.name}", master, log_level="OFF", config=settings(pipeline))
+    except (JavaMissing, SparkMissing) as error:
+        raise PipelineError(str(error)) from None
 
 
 def settings(pipeline: Pipeline) -> dict[str, str]:
@@ -131,8 +136,9 @@ class Run:
             ui=self.spark.sparkContext.uiWebUrl,
         )
         try:
-            self._start()
-            self._follow()
+            with told_in_a_sentence(self.pipeline):
+                self._start()
+                self._follow()
         except BaseException as error:
             self._end(State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED, error)
             raise
@@ -143,12 +149,12 @@ class Run:
         for name, text in settings(self.pipeline).items():
             if name.startswith("spark.sql."):
                 self.spark.conf.set(name, text)
-        self._queries = [
-            Query(QueryStatus(name), start)
-            for name, start in compile_queries(self.spark, self.pipeline, self.checkpoint).items()
-        ]
+        compiled = compile_queries(self.spark, self.pipeline, self.checkpoint)
+        states = {name: query.state for name, query in compiled.items() if query.state is not None}
+        versions.check_states(self.pipeline, self.checkpoint, states)
+        self._queries = [Query(QueryStatus(name), query.start) for name, query in compiled.items()]
         self.status.queries = [query.status for query in self._queries]
-        versions.record(self.pipeline, self.checkpoint)
+        versions.record(self.pipeline, self.checkpoint, states)
         self._save()
         for query in self._queries:
             self._launch(query)
@@ -220,8 +226,7 @@ class Run:
 
     def _end(self, state: State, error: BaseException | None = None) -> None:
         for query in self._queries:
-            if query.handle is not None and query.handle.isActive:
-                query.handle.stop()
+            _stop(query.handle)
             if query.status.state not in (State.DONE, State.FAILED):
                 query.status.state = State.STOPPED
         self.status.state = state
@@ -236,9 +241,28 @@ class Run:
         self._saved_s = time.monotonic()
 
 
-def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Start]:
-    """A way to start each query; all of Spark's analysis is done, nothing runs yet."""
+def _stop(handle: StreamingQuery | None) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        if handle is not None and handle.isActive:
+            handle.stop()
+    except (Py4JError, OSError):
+        pass  # Spark's own process is gone, and the query with it.
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A way to start a query and, where a Python function is part of it, the operators that keep state."""
+
+    start: Start
+    state: str | None = None
+
+
+def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Compiled]:
+    """All queries; Spark's analysis is done, nothing runs yet."""
     from braidmq.spark.pipelines import sinks, steps
+    from braidmq.spark.pipelines.frames import stateful_operators
     from braidmq.spark.pipelines.sources import Opener
 
     opener = Opener(spark, pipeline, checkpoint)
@@ -251,9 +275,12 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
         assert step is not None
         frames[name] = steps.make(spark, step, frames, pipeline.directory)
         frames[name].createOrReplaceTempView(name)
-    starts = {
-        sink.name: sinks.starter(frames[sink.source], sink, pipeline, checkpoint) for sink in pipeline.sinks
-    }
+    made = {}
+    for sink in pipeline.sinks:
+        frame = frames[sink.source]
+        behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
+        state = stateful_operators(frame) if any(isinstance(step, PythonStep) for step in behind) else None
+        made[sink.name] = Compiled(sinks.starter(frame, sink, pipeline, checkpoint), state)
     for source in pipeline.sources:
         if (
             isinstance(source, TopicSource)
@@ -262,8 +289,8 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
         ):
             writer = sinks.to_topic(opener.bad_rows(source), source.bad_topic, pipeline)
             name = f"{source.name}_bad"
-            starts[name] = sinks.starting(writer, name, checkpoint, None)
-    return starts
+            made[name] = Compiled(sinks.starting(writer, name, checkpoint, None))
+    return made
 
 
 def _mapping(report: Any) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ the user is told what that does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ from braidmq.spark.pipelines.model import (
 )
 
 FORMAT = 1
+FILE = "pipeline.json"
+STATE = "what keeps state"
 SHOWN_LETTERS = 80
 
 
@@ -67,11 +69,7 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
             continue
         if refused := list(_differences(before[name].fixed, made.fixed)):
             what, was, now = refused[0]
-            raise PipelineError(
-                f"{pipeline.place.file}: query {name} cannot go on from {checkpoint.directory}: {what} was"
-                f" {_shown(was)}, now {_shown(now)}. Undo that, or write version: {pipeline.version + 1} in"
-                " the file to begin a new checkpoint (the old one stays)"
-            )
+            raise PipelineError(_refusal(pipeline, checkpoint, name, what, was, now))
         notes += [_note(name, *each) for each in _differences(before[name].noted, made.noted)]
     notes += [
         f"query {name} is gone; its checkpoint stays" for name in before if name not in describe(pipeline)
@@ -79,18 +77,33 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
     return notes
 
 
-def record(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
-    """Writes down what the checkpoint is made by from now on. Queries that are gone may come back."""
-    queries = {name: asdict(made) for name, made in (_load(checkpoint) or {}).items()}
-    queries |= {name: asdict(made) for name, made in describe(pipeline).items()}
-    checkpoint.write(
-        "pipeline.json",
-        {"format": FORMAT, "pipeline": pipeline.name, "version": pipeline.version, "queries": queries},
+def _refusal(pipeline: Pipeline, checkpoint: Checkpoint, query: str, what: str, was: str, now: str) -> str:
+    return (
+        f"{pipeline.place.file}: query {query} cannot go on from {checkpoint.directory}: {what} was"
+        f" {_shown(was)}, now {_shown(now)}. Undo that, or write version: {pipeline.version + 1} in"
+        " the file to begin a new checkpoint (the old one stays)"
     )
 
 
+def check_states(pipeline: Pipeline, checkpoint: Checkpoint, states: Mapping[str, str]) -> None:
+    """The same for Python functions, which can be looked into only when Spark has analysed what they made."""
+    before = (checkpoint.read(FILE) or {}).get("states", {})
+    for name, state in states.items():
+        if name in before and before[name] != state:
+            raise PipelineError(_refusal(pipeline, checkpoint, name, STATE, before[name], state))
+
+
+def record(pipeline: Pipeline, checkpoint: Checkpoint, states: Mapping[str, str] | None = None) -> None:
+    """Writes down what the checkpoint is made by from now on. Queries that are gone may come back."""
+    queries = {name: asdict(made) for name, made in (_load(checkpoint) or {}).items()}
+    queries |= {name: asdict(made) for name, made in describe(pipeline).items()}
+    known = (checkpoint.read(FILE) or {}).get("states", {})
+    made_by = {"format": FORMAT, "pipeline": pipeline.name, "version": pipeline.version}
+    checkpoint.write(FILE, {**made_by, "queries": queries, "states": {**known, **(states or {})}})
+
+
 def _load(checkpoint: Checkpoint) -> dict[str, Made] | None:
-    written = checkpoint.read("pipeline.json")
+    written = checkpoint.read(FILE)
     if written is None:
         return None
     if written.get("format") != FORMAT:
