@@ -23,7 +23,6 @@ from braidmq.wire.records import BatchHeader
 
 ADDED_BY_BROKER = 5
 """The version of AddPartitionsToTxn that stands for a broker asking on behalf of a client."""
-RETRY_S = 0.005
 WAIT_MAX_S = 5.0
 """How long a batch waits for the transaction before to be finished."""
 
@@ -113,7 +112,7 @@ class Admission:
         waited_s = self._loop.time() - line.since_s
         if added.code is ErrorCode.CONCURRENT_TRANSACTIONS and waited_s < WAIT_MAX_S:
             # The markers of the transaction before are on their way.
-            self._loop.call_later(RETRY_S, self._ask, producer, line)
+            self._coordinator.when_changed(producer.transactional_id, lambda: self._ask(producer, line))
             return
         self._finish(line.asked, producer, added.code)
         self._ask_next(producer, line)

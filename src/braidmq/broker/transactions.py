@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from braidmq.broker.alarm import Alarm
@@ -51,6 +52,10 @@ TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 OFFSETS_PLACE: Place = (OFFSETS_TOPIC, 0)
 """Where the offsets of every group are."""
 
+FINISH_WAIT_MAX_S = 1.0
+"""How long the next transaction waits for the one before, until its client is told to ask again."""
+LOOK_AGAIN_S = 0.05
+
 log = logging.getLogger("braid.transactions")
 
 A = TypeVar("A", Initialized, Added, Ended)
@@ -75,6 +80,7 @@ class TransactionCoordinator:
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(clock, self._on_due)
         self._stopped = False
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
         self.transactions = Transactions(settings, producer_ids.take_now)
 
     # -- start and end --------------------------------------------------------------------------
@@ -132,11 +138,39 @@ class TransactionCoordinator:
         return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
 
     async def add_partitions(self, request: AddPartitions) -> Added:
-        return await self._answer(lambda token: self.transactions.add_partitions(request, token, self.now()))
+        return await self._added(
+            request, lambda token: self.transactions.add_partitions(request, token, self.now())
+        )
 
     async def add_offsets(self, request: AddPartitions) -> Added:
         await self._groups.open()
-        return await self._answer(lambda token: self.transactions.add_offsets(request, token, self.now()))
+        return await self._added(
+            request, lambda token: self.transactions.add_offsets(request, token, self.now())
+        )
+
+    async def _added(self, request: AddPartitions, call: Callable[[Token], list[Effect]]) -> Added:
+        """Asks until the transaction before is finished, which takes a moment.
+
+        A client is answered before its markers are written. It could be told to ask again, but the stock
+        ones do that after 20 ms and more, in every transaction.
+        """
+        deadline_s = self._loop.time() + FINISH_WAIT_MAX_S
+        while True:
+            added: Added = await self._answer(call)
+            if added.code is not ErrorCode.CONCURRENT_TRANSACTIONS or self._loop.time() >= deadline_s:
+                return added
+            changed: asyncio.Future[None] = self._loop.create_future()
+            self.when_changed(request.transactional_id, partial(changed.set_result, None))
+            await changed
+
+    def when_changed(self, transactional_id: str, then: Callable[[], None]) -> None:
+        """Calls back once, when something more was written down about the id, or after a moment."""
+        self._waiting.setdefault(transactional_id, []).append(then)
+        self._loop.call_later(LOOK_AGAIN_S, self._wake, transactional_id)
+
+    def _wake(self, transactional_id: str) -> None:
+        for then in self._waiting.pop(transactional_id, ()):
+            then()
 
     async def end(self, request: End) -> Ended:
         return await self._answer(lambda token: self.transactions.end(request, token, self.now()))
@@ -181,6 +215,7 @@ class TransactionCoordinator:
                 self._carry_out(transactions.stored(store.transactional_id, store.ticket, now))
             else:
                 self._carry_out(transactions.store_failed(store.transactional_id, store.ticket, now))
+            self._wake(store.transactional_id)
 
         try:
             durable_at = self._topic.append([store.record])

@@ -318,6 +318,24 @@ def test_a_deleted_topic_does_not_hold_its_transactions(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_the_next_transaction_waits_for_the_one_before_to_be_finished(tmp_path: Path) -> None:
+    """T2: a client that goes on at once need not ask again while the markers are written."""
+
+    async def story(one: Speaker) -> None:
+        client = Client(one, protocol=OLD)
+        await client.init()
+        await client.write()
+        for _ in range(5):
+            ended, added = await asyncio.gather(client.end(commit=True), client.add_once(0))
+            assert (ended, added) == (ErrorCode.NONE, {0: ErrorCode.NONE})
+            await client.produce()
+        assert await client.end(commit=True) is ErrorCode.NONE
+        await settled(one)
+        assert (await fetched(one)).last_stable_offset == 12
+
+    run(tmp_path, story)
+
+
 def test_adding_a_partition_that_does_not_exist_adds_none(tmp_path: Path) -> None:
     """T2: the others are told that nothing was attempted; the broker's own topics are not for clients."""
 

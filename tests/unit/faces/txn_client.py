@@ -74,20 +74,24 @@ class Client:
         return ErrorCode(answer.error_code)
 
     async def add(self, *partitions: int, topic: str = "t") -> dict[int, ErrorCode]:
+        """Asks for as long as a transaction before is being ended, as clients do."""
+        for _ in range(200):
+            codes = await self.add_once(*partitions, topic=topic)
+            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values():
+                break
+            await asyncio.sleep(0.01)
+        return codes
+
+    async def add_once(self, *partitions: int, topic: str = "t") -> dict[int, ErrorCode]:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))],
         )
-        for _ in range(200):
-            answer = await self.one.ask(request, AddPartitionsToTxnResponse, 3)
-            found = answer.results_by_topic_v3_and_below[0].results_by_partition
-            codes = {each.partition_index: ErrorCode(each.partition_error_code) for each in found}
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values():
-                break
-            await asyncio.sleep(0.01)
-        return codes
+        answer = await self.one.ask(request, AddPartitionsToTxnResponse, 3)
+        found = answer.results_by_topic_v3_and_below[0].results_by_partition
+        return {each.partition_index: ErrorCode(each.partition_error_code) for each in found}
 
     async def produce(self, partition: int = 0, count: int = 1) -> PartitionProduceResponse:
         """Writes a batch; with the old protocol the partition must have been added."""
