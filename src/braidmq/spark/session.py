@@ -24,6 +24,7 @@ from braidmq.spark.java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOGGING = Path(__file__).with_name("log4j2.properties")
 MEMORY_SHARE = 3
 MEMORY_MIN_MB = 1024
 MEMORY_MAX_MB = 16_384
@@ -56,10 +57,15 @@ def session(
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        # Else Spark warns on stderr that it had to choose among the machine's addresses.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app).master(master)
     for name, text in (settings(master, memory_mb, ui, log_level) | dict(config or {})).items():
         builder = builder.config(name, text)
     made = builder.getOrCreate()
+    # Spark started from Python sets its own level over that of the file.
+    made.sparkContext.setLogLevel(log_level)
     # pyspark logs every failed call into Spark as a page of JSON, beside raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if ui and (address := made.sparkContext.uiWebUrl):
@@ -71,7 +77,9 @@ def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> di
     """What `session` sets, by Spark's names."""
     chosen = {
         "spark.driver.memory": f"{memory_mb or memory_for_machine_mb()}m",
-        "spark.log.level": log_level,
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={LOGGING} -Dbraid.log.level={log_level}"
+        ),
         "spark.python.daemon.module": "braidmq.spark.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
