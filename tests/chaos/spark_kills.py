@@ -34,7 +34,9 @@ ROWS_PER_BATCH = 400
 ROWS_PER_LAST_BATCH = 20_000
 START_SECONDS_MAX = 180
 FINISH_SECONDS_MAX = 900
-RUN_SECONDS_MAX = 8.0
+RUN_SECONDS_MAX = 3.0
+EARLY_SHARE = 0.3
+"""Of the kills, those that do not wait for a first batch to be through: they hit a batch done again."""
 WORKER_SHARE = 0.25
 """Of the kills, those that hit one Python process first: a task or a commit fails under Spark."""
 
@@ -66,7 +68,7 @@ def run(
         fill(server.bootstrap, rows)
         while done.kills < kills:
             with stream(server, checkpoint, Path(scratch) / "log", ROWS_PER_BATCH) as driver:
-                kill_somewhere(driver, chance)
+                kill_somewhere(driver, checkpoint, chance)
             done.kills += 1
             done.batches = batch_count(checkpoint)
             report(done)
@@ -123,11 +125,15 @@ def with_group(group: int) -> None:
         return
 
 
-def kill_somewhere(driver: subprocess.Popen[str], chance: random.Random) -> None:
+def kill_somewhere(driver: subprocess.Popen[str], checkpoint: Path, chance: random.Random) -> None:
     """Waits until the stream runs and a random time more; what is left of it is killed at the end."""
     assert driver.stdout is not None
     if not select.select([driver.stdout], [], [], START_SECONDS_MAX)[0] or not driver.stdout.readline():
         raise ChaosFailed(f"the stream did not come up; it ended with {driver.poll()}")
+    before, deadline = last_batch(checkpoint, "commits"), time.monotonic() + START_SECONDS_MAX
+    if chance.random() >= EARLY_SHARE:
+        while last_batch(checkpoint, "commits") == before and time.monotonic() < deadline:
+            time.sleep(0.01)
     time.sleep(chance.uniform(0, RUN_SECONDS_MAX))
     if driver.poll() is not None:
         raise ChaosFailed(f"the stream ended by itself with {driver.poll()}")
