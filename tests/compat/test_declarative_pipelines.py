@@ -32,7 +32,8 @@ SERVERS = {"bootstrap.servers": "BOOTSTRAP"}
 
 @dp.table
 def records():
-    return spark.readStream.format("braid").options(**SERVERS, subscribe="sdp-in").load()
+    topic = spark.readStream.format("braid").options(**SERVERS, subscribe="sdp-in")
+    return topic.option("startingOffsets", "earliest").load()
 
 
 dp.create_sink("out", "braid", {**SERVERS, "topic": "sdp-out"})
@@ -66,5 +67,7 @@ def test_the_format_works_in_declarative_pipelines(bootstrap: str, tmp_path: Pat
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     with Consumer(bootstrap) as consumer:
         consumer.assign("sdp-out")
-        found = [message.value for message in consumer.poll(5.0)]
+        found: list[bytes | None] = []
+        for _ in range(10):
+            found += [message.value for message in consumer.poll()]
     assert found == [f"VALUE {number}".encode() for number in range(10)]
