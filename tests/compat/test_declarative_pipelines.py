@@ -61,9 +61,7 @@ def test_the_format_works_in_declarative_pipelines(bootstrap: str, tmp_path: Pat
     (tmp_path / "transformations" / "copy.py").write_text(PROGRAM.replace("BOOTSTRAP", bootstrap))
     command = [str(Path(sys.executable).with_name("spark-pipelines")), "run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=550
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     with Consumer(bootstrap) as consumer:
         consumer.assign("sdp-out")

@@ -26,6 +26,7 @@ class ShareReading(Findings):
         """Time and count of each delivery of an offset."""
         self._accepting: set[int] = set()
         self._accepted: dict[int, list[int]] = {}
+        self._given_up: set[int] = set()
 
     def delivered(self, time: int, offset: int, count: int) -> None:
         self._deliveries.setdefault(offset, []).append((time, count))
@@ -35,6 +36,10 @@ class ShareReading(Findings):
 
     def accepted(self, time: int, offset: int) -> None:
         self._accepted.setdefault(offset, []).append(time)
+
+    def given_up(self, offset: int) -> None:
+        """Nobody meant to accept it, and the group has gone past it."""
+        self._given_up.add(offset)
 
     def is_settled(self, offset: int) -> bool:
         """Whether it was accepted, as far as anybody can tell, or given up."""
@@ -50,7 +55,8 @@ class ShareReading(Findings):
                 self.find(Violation.LOST, 0, offset, f"delivered {often} times and never settled")
 
     def _is_given_up(self, offset: int) -> bool:
-        return any(count >= self._deliveries_max for _, count in self._deliveries.get(offset, []))
+        last = any(count >= self._deliveries_max for _, count in self._deliveries.get(offset, []))
+        return last or offset in self._given_up
 
     def _check_deliveries(self, offset: int) -> None:
         counts = [count for _, count in self._deliveries.get(offset, [])]
