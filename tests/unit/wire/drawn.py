@@ -97,7 +97,7 @@ def _values(field: Field) -> st.SearchStrategy[Any]:
         return st.sampled_from([int(code) for code in ErrorCode])
     if field.name == "transaction_start_time_ms":
         return st.integers(0, MOMENT_MS_MAX)
-    if field.name in ("log_append_time_ms", "retention_time_ms"):
+    if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
         return st.just(-1) | st.integers(0, MOMENT_MS_MAX)
     if field.kind is Kind.STRUCT:
         assert isinstance(field.element, type)
