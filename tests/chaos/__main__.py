@@ -100,7 +100,8 @@ def stream(given: argparse.Namespace, seed: int) -> None:
     from tests.chaos import spark_kills
 
     serve = partial(server.kafka, obtain(given.kafka_libs)) if given.kafka else server.braid
-    done = spark_kills.run(serve, given.spark_kills, given.messages, seed, now_and_then())
+    plan = spark_kills.Plan(given.spark_kills, given.messages, seed)
+    done = spark_kills.run(serve, plan, now_and_then())
     sys.stdout.write(f"{done}\neach row was written exactly once\n")
 
 
@@ -109,6 +110,9 @@ def catch_planted() -> None:
         caught = planted.catch(name)
         found = {**caught.feed.counts, **caught.transform.counts}
         sys.stdout.write(f"{name}: " + ", ".join(f"{count} {what}" for what, count in found.items()) + "\n")
+        sys.stdout.flush()
+    for name in planted.PLANTED_IN_SPARK:
+        sys.stdout.write(f"{name}: {planted.catch_in_spark(name)}\n")
         sys.stdout.flush()
 
 

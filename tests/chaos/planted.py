@@ -1,7 +1,7 @@
-"""Bugs planted into a transformer, into the broker, or into the reader that judges; each must be caught.
+"""Bugs planted into a transformer, the broker, the judge or the Spark sink; each must be caught.
 
-Every one comes with the smallest exactly-once run in which it shows, and the name under which it is to be
-found. `scripts/chaos --planted` goes through all of them.
+Every one comes with the smallest run in which it shows, and the name under which it is to be found.
+`scripts/chaos --planted` goes through all of them.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ PLANTED = {
     ),
 }
 
+PLANTED_IN_SPARK = {"batches that were decided are not known": "the_ledger_is_not_read"}
+
 
 def catch(name: str) -> Progress:
     """Runs with the bug of this name; ChaosFailed if it is not noticed, or as something else."""
@@ -91,4 +93,20 @@ def catch(name: str) -> Progress:
         if bug.expected not in broken.progress.transform.counts:
             raise ChaosFailed(f"{name}: noticed, but not as {bug.expected}: {broken}") from None
         return broken.progress
+    raise ChaosFailed(f"{name}: not noticed")
+
+
+def catch_in_spark(name: str) -> str:
+    """As above for the sink: both judges must say that rows are doubled. What they said."""
+    # Spark is needed for this one only.
+    from tests.chaos import spark_kills
+
+    aims = (spark_kills.Moment.COMMITTED,)
+    plan = spark_kills.Plan(kills=2, rows=4_000, seed=1, aims=aims, sabotage=PLANTED_IN_SPARK[name])
+    try:
+        spark_kills.run(server.braid, plan, lambda _: None)
+    except ChaosFailed as failure:
+        if "doubled" not in str(failure) or " 0 duplicated" in str(failure):
+            raise ChaosFailed(f"{name}: noticed, but not as doubled rows: {failure}") from None
+        return str(failure)
     raise ChaosFailed(f"{name}: not noticed")

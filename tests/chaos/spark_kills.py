@@ -1,9 +1,10 @@
 """kill -9 of a Spark driver, again and again, in the midst of a stream from a topic to another.
 
-The driver's whole process group is killed, JVM and Python workers with it, or now and then only one Python
-process, at a random moment within the first batches; then the stream is started from its checkpoint. At the
-end the second topic must hold what the first does, each record once and in the order of its key: by an audit
-of our own, and by a stock client that reads committed records.
+The driver's whole session is killed, JVM and Python workers with it, or now and then only one Python process
+first; then the stream is started from its checkpoint. Kills come at random times, and most of them after a
+moment chosen by chance has come up: before a task has written, while they write, before the batch is decided,
+after its commit (`spark_moments.py`). At the end the second topic must hold what the first does, each record
+once and in the order of its key: by an audit of our own, and by a stock client that reads committed records.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, TopicPartition
 from tests.chaos.load import ChaosFailed
 from tests.chaos.server import Server
+from tests.chaos.spark_moments import MID_BATCH, Moment, Watch, last_batch
 
-from braidmq.client import Admin, Producer
+from braidmq.client import Admin, Cluster, Producer
 
 SOURCE, SINK = "source", "sink"
 PARTITIONS = 4
@@ -35,49 +38,78 @@ ROWS_PER_LAST_BATCH = 20_000
 START_SECONDS_MAX = 180
 FINISH_SECONDS_MAX = 900
 RUN_SECONDS_MAX = 3.0
-EARLY_SHARE = 0.3
-"""Of the kills, those that do not wait for a first batch to be through: they hit a batch done again."""
+EARLY_SHARE = 0.2
+"""Of the kills, those that come in the first batch of a run: mostly one that is done again."""
 WORKER_SHARE = 0.25
 """Of the kills, those that hit one Python process first: a task or a commit fails under Spark."""
+AIMS = (None, Moment.READING, Moment.WRITING, Moment.WRITTEN, Moment.COMMITTED)
+"""What kills wait for; between what is seen and what is hit there is a little time, so they scatter."""
+AIM_SECONDS_MAX = 10.0
+SCATTER_SECONDS_MAX = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    kills: int
+    rows: int
+    seed: int
+    aims: tuple[Moment | None, ...] = AIMS
+    sabotage: str | None = None
+    """A bug of `spark_sabotage.py`."""
 
 
 @dataclass(slots=True)
 class Done:
     """What happened."""
 
-    kills: int = 0
-    batches: int = 0
     rows: int = 0
+    batches: int = 0
+    hit: Counter[Moment] = field(default_factory=Counter)
+
+    @property
+    def kills(self) -> int:
+        return self.hit.total()
+
+    @property
+    def kills_mid_batch(self) -> int:
+        return sum(self.hit[moment] for moment in MID_BATCH)
 
     def __str__(self) -> str:
-        return f"{self.kills} kills, {self.batches} batches, {self.rows:,} rows"
+        hits = ", ".join(f"{self.hit[moment]} {moment}" for moment in Moment if self.hit[moment])
+        return (
+            f"{self.kills} kills, {self.kills_mid_batch} of them within a batch ({hits});"
+            f" {self.batches} batches, {self.rows:,} rows"
+        )
 
 
 def run(
-    serve: Callable[[], AbstractContextManager[Server]],
-    kills: int,
-    rows: int,
-    seed: int,
-    report: Callable[[object], None],
+    serve: Callable[[], AbstractContextManager[Server]], plan: Plan, report: Callable[[object], None]
 ) -> Done:
     """Kills the stream so often, lets it finish, and checks; ChaosFailed tells what is wrong."""
-    chance = random.Random(seed)
-    done = Done(rows=rows)
-    with serve() as server, tempfile.TemporaryDirectory(prefix="braid-chaos-") as scratch:
-        checkpoint = Path(scratch) / "checkpoint"
-        fill(server.bootstrap, rows)
-        while done.kills < kills:
-            with stream(server, checkpoint, Path(scratch) / "log", ROWS_PER_BATCH) as driver:
-                kill_somewhere(driver, checkpoint, chance)
-            done.kills += 1
-            done.batches = batch_count(checkpoint)
+    chance = random.Random(plan.seed)
+    done = Done(plan.rows)
+    with (
+        serve() as server,
+        tempfile.TemporaryDirectory(prefix="braid-chaos-") as scratch,
+        Cluster(server.bootstrap) as cluster,
+    ):
+        runs = Runs(server.bootstrap, Path(scratch), plan.sabotage)
+        fill(server.bootstrap, plan.rows)
+        while done.kills < plan.kills:
+            watch = Watch(cluster, runs.checkpoint, PARTITIONS)
+            with runs.stream(ROWS_PER_BATCH) as driver:
+                kill_somewhere(driver, runs.checkpoint, watch, chance, chance.choice(plan.aims))
+            done.hit[watch.moment()] += 1
+            done.batches = last_batch(runs.checkpoint, "commits") + 1
             report(done)
-        with stream(server, checkpoint, Path(scratch) / "log", ROWS_PER_LAST_BATCH, "--finish") as driver:
+        with runs.stream(ROWS_PER_LAST_BATCH, "--finish") as driver:
             said, _ = driver.communicate(timeout=FINISH_SECONDS_MAX)
-        done.batches = batch_count(checkpoint)
-        if driver.returncode or not said.strip().endswith("equal"):
-            raise ChaosFailed(f"seed {seed}: {said.strip() or (Path(scratch) / 'log').read_text()[-2000:]}")
-        check(server.bootstrap, rows, seed)
+        done.batches = last_batch(runs.checkpoint, "commits") + 1
+        found = check(server.bootstrap, plan.rows)
+        if not said.strip().endswith("equal"):
+            found.append(f"the audit says: {said.strip() or runs.last_words()}")
+        if found:
+            raise ChaosFailed(f"seed {plan.seed}: {done}; " + "; ".join(found))
     return done
 
 
@@ -92,72 +124,101 @@ def fill(bootstrap: str, rows: int) -> None:
             producer.send(SOURCE, b"%d" % number, key=b"%d" % place, partition=place)
 
 
-@contextmanager
-def stream(
-    server: Server, checkpoint: Path, log: Path, rows: int, *flags: str
-) -> Iterator[subprocess.Popen[str]]:
-    """The stream in a process group of its own, running; nothing of it is left at the end."""
-    module = [sys.executable, "-m", "tests.chaos.spark_stream"]
-    command = [*module, server.bootstrap, SOURCE, SINK, str(checkpoint), str(rows), *flags]
-    with open(log, "ab") as errors:
-        driver = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-        )
-    try:
-        yield driver
-    finally:
-        group = psutil.Process(driver.pid).children(recursive=True) if driver.poll() is None else []
-        with_group(driver.pid)
-        for process in group:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        driver.wait()
-        if driver.stdout is not None:
-            driver.stdout.close()
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of one query."""
+
+    bootstrap: str
+    scratch: Path
+    sabotage: str | None
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.scratch / "checkpoint"
+
+    def last_words(self) -> str:
+        return (self.scratch / "log").read_text()[-2000:]
+
+    @contextmanager
+    def stream(self, rows_per_batch: int, *flags: str) -> Iterator[subprocess.Popen[str]]:
+        """The stream in a session of its own, running; nothing of it is left at the end."""
+        module = [sys.executable, "-m", "tests.chaos.spark_stream"]
+        command = [*module, self.bootstrap, SOURCE, SINK, str(self.checkpoint), str(rows_per_batch), *flags]
+        if self.sabotage is not None:
+            command += ["--sabotage", self.sabotage]
+        with open(self.scratch / "log", "ab") as errors:
+            driver = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            )
+        try:
+            yield driver
+        finally:
+            # Before anything else: the moment was chosen.
+            while kill_session(driver.pid):
+                driver.poll()
+                time.sleep(0.01)
+            driver.wait()
+            if driver.stdout is not None:
+                driver.stdout.close()
 
 
-def with_group(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def kill_session(session: int) -> int:
+    """Kills every process of a session; how many there were. Workers have groups of their own, and outlive
+    their parents: only the session holds them together."""
+    living = processes_of(session)
+    for pid in living:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(living)
 
 
-def kill_somewhere(driver: subprocess.Popen[str], checkpoint: Path, chance: random.Random) -> None:
-    """Waits until the stream runs and a random time more; what is left of it is killed at the end."""
+def processes_of(session: int) -> list[int]:
+    found = []
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def kill_somewhere(
+    driver: subprocess.Popen[str], checkpoint: Path, watch: Watch, chance: random.Random, aim: Moment | None
+) -> None:
+    """Waits for the moment to kill, and lets one Python process go first now and then; the rest is killed by
+    the caller."""
     assert driver.stdout is not None
     if not select.select([driver.stdout], [], [], START_SECONDS_MAX)[0] or not driver.stdout.readline():
         raise ChaosFailed(f"the stream did not come up; it ended with {driver.poll()}")
-    before, deadline = last_batch(checkpoint, "commits"), time.monotonic() + START_SECONDS_MAX
-    if chance.random() >= EARLY_SHARE:
-        while last_batch(checkpoint, "commits") == before and time.monotonic() < deadline:
-            time.sleep(0.01)
-    time.sleep(chance.uniform(0, RUN_SECONDS_MAX))
+    if chance.random() < EARLY_SHARE:
+        wait_until(lambda: watch.moment() is not Moment.STARTING, START_SECONDS_MAX)
+        aim = None
+    else:
+        before = last_batch(checkpoint, "commits")
+        wait_until(lambda: last_batch(checkpoint, "commits") > before, START_SECONDS_MAX)
+        time.sleep(chance.uniform(0, RUN_SECONDS_MAX))
+    others = [pid for pid in processes_of(driver.pid) if pid != driver.pid]
+    workers = [pid for pid in others if "python" in psutil.Process(pid).name()]
+    wait_until(lambda: aim is None or watch.moment() is aim, AIM_SECONDS_MAX)
+    time.sleep(chance.uniform(0, SCATTER_SECONDS_MAX))
     if driver.poll() is not None:
         raise ChaosFailed(f"the stream ended by itself with {driver.poll()}")
-    workers = [
-        each for each in psutil.Process(driver.pid).children(recursive=True) if "python" in each.name()
-    ]
     if workers and chance.random() < WORKER_SHARE:
-        chance.choice(workers).kill()
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(workers), signal.SIGKILL)
         time.sleep(chance.uniform(0, 1.0))
 
 
-def last_batch(checkpoint: Path, log: str) -> int:
-    """The highest number in one of the checkpoint's logs, or -1."""
-    if not (checkpoint / log).is_dir():
-        return -1
-    return max((int(path.name) for path in (checkpoint / log).iterdir() if path.name.isdigit()), default=-1)
+def wait_until(is_so: Callable[[], bool], seconds_max: float) -> None:
+    """As long as that takes, or not for ever."""
+    deadline = time.monotonic() + seconds_max
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
-def batch_count(checkpoint: Path) -> int:
-    return last_batch(checkpoint, "commits") + 1
-
-
-def check(bootstrap: str, rows: int, seed: int) -> None:
-    """Each row once, and those of a key in their order, as a stock client reads them."""
+def check(bootstrap: str, rows: int) -> list[str]:
+    """What is wrong as a stock client reads it: each row once, and those of a key in their order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -173,14 +234,17 @@ def check(bootstrap: str, rows: int, seed: int) -> None:
     while ended < PARTITIONS:
         message = consumer.poll(60)
         if message is None:
-            raise ChaosFailed(f"seed {seed}: the sink cannot be read to its end; a transaction is open")
+            consumer.close()
+            return ["the sink cannot be read to its end; a transaction is open"]
         if message.error() is None:
             found[message.key()].append(int(message.value()))
         else:
             ended += 1
     consumer.close()
+    wrong = []
     for key, numbers in found.items():
         wanted = list(range(int(key), rows, PARTITIONS))
         if numbers != wanted:
             lost, twice = len(set(wanted) - set(numbers)), len(numbers) - len(set(numbers))
-            raise ChaosFailed(f"seed {seed}: key {key!r}: {lost} rows lost, {twice} doubled, or out of order")
+            wrong.append(f"key {key.decode()}: {lost} rows lost, {twice} doubled, or out of order")
+    return wrong

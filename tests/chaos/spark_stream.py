@@ -3,19 +3,26 @@
     python -m tests.chaos.spark_stream BOOTSTRAP SOURCE SINK CHECKPOINT ROWS_PER_BATCH
 
 Prints a line when the stream runs. With `--finish` it ends when everything there was has gone through, and
-says what an audit of the two topics found.
+says what an audit of the two topics found. `--sabotage BUG` runs it with a bug of `spark_sabotage.py`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+
+from tests.chaos.spark_sabotage import BUG
 
 from braidmq.spark import session
 from braidmq.spark.rescue.audit import audit
 
 
 def main(bootstrap: str, source: str, sink: str, checkpoint: str, rows: str, *flags: str) -> None:
-    spark = session("chaos", "local[2]", memory_mb=1024, ui=False)
+    config = {}
+    if "--sabotage" in flags:
+        os.environ[BUG] = flags[flags.index("--sabotage") + 1]
+        config["spark.python.daemon.module"] = "tests.chaos.spark_sabotage"
+    spark = session("chaos", "local[2]", memory_mb=1024, ui=False, config=config)
     stream = (
         spark.readStream.format("braid").option("bootstrap.servers", bootstrap).option("subscribe", source)
     )
