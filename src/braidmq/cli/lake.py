@@ -102,11 +102,9 @@ def archive(
     braid lake archive orders --to archive/orders --once
     braid lake archive orders payments --to archive/shop --decode json --interval 300
     """
-    from braidmq.client.cluster import Cluster
-
     if schema is not None and decode is None:
         raise UserMistake("--schema says how to decode; add --decode json")
-    with Cluster(bootstrap) as cluster:
+    with _reached(bootstrap, options) as cluster:
         _check_topics(cluster, topics)
     with spark_session("braid lake archive", master, config) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
@@ -209,9 +207,7 @@ def reimport(
     braid lake reimport archive/orders --to orders --from 2026-11-14 --until 2026-11-15 --dry-run
     braid lake reimport archive/orders --to replay --keys table-7,table-9
     """
-    from braidmq.client.cluster import Cluster
-
-    with Cluster(bootstrap) as cluster:
+    with _reached(bootstrap, options) as cluster:
         chosen = _selection(cluster.clock.wall_ms(), since, until, keys, keys_from, where, topic)
         if not dry_run:
             _check_topics(cluster, [to])
@@ -293,6 +289,16 @@ def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) ->
         raise UserMistake(f"--decode {decode.value} needs a file with the schema: --schema order.avsc")
     framing = Framing.REGISTRY if decode is Decode.AVRO_REGISTRY else Framing.PLAIN
     return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing))
+
+
+def _reached(bootstrap: str, options: list[str] | None) -> Cluster:
+    from braidmq.spark.options import OptionError
+    from braidmq.spark.reach import reach
+
+    try:
+        return reach(bootstrap, parse_settings(options))
+    except OptionError as error:
+        raise UserMistake(str(error)) from None
 
 
 def _check_topics(cluster: Cluster, topics: list[str]) -> None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
@@ -26,6 +25,7 @@ from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
 from braidmq.spark.lake.decode import Decoding, decode
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
+from braidmq.spark.reach import reach
 
 ROWS_PER_COMMIT = 2_000_000
 ROWS_PER_FILE = 1_000_000
@@ -61,7 +61,7 @@ class Step:
 
 def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
     """Archives everything that is there at the call, one step per commit."""
-    with Cluster(job.bootstrap) as cluster:
+    with reach(job.bootstrap, job.client_options) as cluster:
         there = ranges.whole(cluster, job.topics)
         table = lake.create()
         while left := ranges.remaining(there, table.positions, job.skip_lost):

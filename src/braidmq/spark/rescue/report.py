@@ -23,6 +23,7 @@ from braidmq.client.consumer import Consumer, Start
 from braidmq.client.groups import Groups, Position
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
+from braidmq.spark.reach import reach
 from braidmq.spark.sink_options import PREFIX
 from braidmq.wire.messages.groups import ListedGroup
 
@@ -115,7 +116,9 @@ def lateness(rows: DataFrame) -> DataFrame:
     )
 
 
-def batches(spark: SparkSession, bootstrap: str, spans: ranges.Ranges) -> DataFrame:
+def batches(
+    spark: SparkSession, bootstrap: str, spans: ranges.Ranges, options: ranges.ClientOptions | None = None
+) -> DataFrame:
     """One row per stored batch, from its header alone: nothing is decompressed."""
     wanted = [(*at, *span) for at, span in spans.items() if span[0] < span[1]]
     if not wanted:
@@ -127,13 +130,16 @@ def batches(spark: SparkSession, bootstrap: str, spans: ranges.Ranges) -> DataFr
     def read(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
             for row in piece.to_pylist():
-                yield from _headers(bootstrap, **row)
+                with reach(bootstrap, options or {}) as cluster:
+                    yield from _headers(cluster, **row)
 
     return tasks.mapInArrow(read, BATCHES)
 
 
-def _headers(bootstrap: str, topic: str, partition: int, first: int, behind: int) -> Iterator[pa.RecordBatch]:
-    with Consumer(bootstrap, reset=Start.EARLIEST, partition_max_bytes=PARTITION_FETCH_BYTES) as consumer:
+def _headers(
+    cluster: Cluster, topic: str, partition: int, first: int, behind: int
+) -> Iterator[pa.RecordBatch]:
+    with Consumer(cluster, reset=Start.EARLIEST, partition_max_bytes=PARTITION_FETCH_BYTES) as consumer:
         consumer.seek(topic, partition, first)
         while consumer.position(topic, partition) < behind:
             found = []

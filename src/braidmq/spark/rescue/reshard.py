@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.client.admin import Admin
-from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
+from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
 from braidmq.spark.rescue.report import LEDGERS
@@ -64,7 +64,7 @@ class Progress:
 
 def prepare(job: Reshard) -> bool:
     """Makes the new topic with the options of the old one; False if it is there and we go on filling it."""
-    with Cluster(job.bootstrap) as cluster:
+    with reach(job.bootstrap, job.client_options) as cluster:
         admin = Admin(cluster)
         admin.partition_indexes(job.topic)
         if job.into == job.topic:
@@ -143,13 +143,14 @@ def _watched(query: StreamingQuery) -> Iterator[int]:
 
 
 def _ends(job: Reshard) -> dict[int, int]:
-    with Cluster(job.bootstrap) as cluster:
+    with reach(job.bootstrap, job.client_options) as cluster:
         return {at.partition: end for at, (_, end) in ranges.whole(cluster, [job.topic]).items()}
 
 
 def _ahead(job: Reshard, ends: Mapping[int, int]) -> int:
-    with Groups(job.bootstrap) as groups:
-        reached = {at.partition: offset for at, offset in groups.committed(job.group).items()}
+    with reach(job.bootstrap, job.client_options) as cluster:
+        committed = Groups(cluster).committed(job.group)
+    reached = {at.partition: offset for at, offset in committed.items()}
     return sum(end - reached.get(partition, 0) for partition, end in ends.items())
 
 
@@ -157,7 +158,7 @@ def switch(
     spark: SparkSession, job: Reshard, dry_run: bool, told: Callable[[str], None] = lambda _: None
 ) -> list[Translation]:
     """Gives every group of the old topic its place in the new one; all records must have been copied."""
-    with Cluster(job.bootstrap) as cluster:
+    with reach(job.bootstrap, job.client_options) as cluster:
         groups = Groups(cluster)
         committed, moved = _groups(groups, job)
         for name in moved:
@@ -172,9 +173,9 @@ def switch(
     finally:
         copies.unpersist()
     if not dry_run:
-        with Groups(job.bootstrap) as groups:
+        with reach(job.bootstrap, job.client_options) as cluster:
             for each in found:
-                groups.commit(each.group, as_offsets(job.into, each.positions))
+                Groups(cluster).commit(each.group, as_offsets(job.into, each.positions))
     return found
 
 

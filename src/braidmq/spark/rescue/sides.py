@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.cluster import TopicPartition
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.table import Lake
+from braidmq.spark.reach import reach
 from braidmq.spark.rescue.audit import DEFAULT_COMPARED
 
 WITH_PLACE = (*DEFAULT_COMPARED, "timestamp", "partition", "offset")
@@ -66,7 +67,7 @@ class Opening:
         return ranges.read_ranges(self.spark, self.bootstrap, spans, self.client_options)
 
     def whole(self, topic: str) -> dict[TopicPartition, tuple[int, int]]:
-        with Cluster(self.bootstrap) as cluster:
+        with reach(self.bootstrap, self.client_options) as cluster:
             return ranges.whole(cluster, [topic])
 
 

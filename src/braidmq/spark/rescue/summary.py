@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
+from braidmq.spark.reach import reach
 from braidmq.spark.rescue import plots, report
 
 Row = dict[str, Any]
@@ -48,14 +49,14 @@ class Wanted:
 
 def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] = lambda _: None) -> Report:
     """Computes every figure; `told` hears what is being worked on."""
-    with Cluster(wanted.bootstrap) as cluster:
+    with reach(wanted.bootstrap, wanted.client_options) as cluster:
         told("reading offsets and groups")
         spans = _spans(cluster, wanted)
         lags = report.lags(cluster, wanted.topics)
         now_ms = cluster.clock.wall_ms()
     rows = ranges.read_ranges(spark, wanted.bootstrap, spans, wanted.client_options)
     rows = report.measured(rows).persist()
-    headers = report.batches(spark, wanted.bootstrap, spans).persist()
+    headers = report.batches(spark, wanted.bootstrap, spans, wanted.client_options).persist()
     try:
         told("reading records")
         bucket_s = report.bucket_s(rows)
