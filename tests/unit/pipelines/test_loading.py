@@ -104,10 +104,18 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
         ("key, offset", "key, offsets", 9, "did you mean offset?"),
         ("amount DECIMAL(10, 2)", "amount", 6, "write: name TYPE"),
         ("DECIMAL(10, 2)", "DECIMAL(10, 2", 6, "brackets"),
+        ("amount DECIMAL(10, 2)", "amount DECIMLA", 6, "amount: there is no type DECIMLA; did you mean DEC"),
+        ("amount DECIMAL(10, 2)", "amount ARRAY<STRUCT<n:BIGNIT>>", 6, "did you mean BIGINT?"),
+        ("amount DECIMAL(10, 2)", "ID INT", 6, "column ID is there twice"),
+        ("at TIMESTAMP", "at DATETIME", 6, "did you mean TIMESTAMP?"),
+        ("watermark: at", "watermark: att", 4, "there is no column att; did you mean at?"),
+        ("watermark: at", "watermark: amount", 4, "amount is DECIMAL(10, 2), not a TIMESTAMP"),
+        ("      on: at\n", "      on: at\n      by: shop\n", 11, "orders has no column shop; there are: id,"),
+        ("key: window_start", "key: window_strat", 18, "did you mean window_start?"),
         ("127.0.0.1:9092", "127.0.0.1:port", 2, "bootstrap"),
         ("      size: 1 minute\n", "", 13, "size (a window) or gap (a session)"),
         ("topic: orders.per-minute", "topic: a/b", 20, "cannot be the name of a topic"),
-        ("      on: at", "      on: other", 11, "a watermark on at"),
+        ("      on: at", "      on: amount", 11, "a watermark on at"),
         ("    watermark: at, 10 minutes\n", "", 10, "need a watermark; give orders one"),
         ("topic: orders.per-minute", "topic: orders", 18, "a loop"),
         ("  orders:\n    topic", "  orders:\n    files: x\n    topic", 5, "both topic and files"),
@@ -229,10 +237,13 @@ def test_an_avro_source_takes_its_schema_from_a_file(tmp_path: Path) -> None:
     text = f"pipeline: x\nsources: {{a: {source}}}\nsinks: {{o: {{from: a, topic: o}}}}\n"
     assert "there is no file" in mistakes(text, tmp_path)[0][1]
     (tmp_path / "a.avsc").write_text('{"type": "record"}')
+    assert "the Avro schema cannot be used" in mistakes(text, tmp_path)[0][1]
+    right = '{"type": "record", "name": "a", "fields": [{"name": "id", "type": "long"}]}'
+    (tmp_path / "a.avsc").write_text(right)
     read = loads(text, tmp_path).sources[0]
     assert isinstance(read, TopicSource)
     assert read.avro is not None
-    assert read.avro.text == '{"type": "record"}'
+    assert read.avro.text == right
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -255,3 +266,35 @@ def test_spans_of_time_are_read_as_people_write_them(text: str, seconds: float, 
     found = parse_duration(text)
     assert found == Duration(seconds)
     assert str(found) == spark
+
+
+COLUMNS = """\
+pipeline: columns
+sources:
+  a: {topic: a, schema: "id BIGINT, at TIMESTAMP, note STRING COMMENT 'one, two'", watermark: 'at, 1 minute'}
+  b: {topic: b, schema: 'id BIGINT, note STRUCT<x: INT, y: MAP<STRING, INT>>', read: table}
+  raw: {topic: c, format: raw, metadata: [key]}
+steps:
+  both: {from: [a, b], join: {on: id}}
+  one: {from: both, dedup: {by: id}}
+  last: {from: raw, newest: {by: _key, order_by: value}}
+  free: {sql: SELECT anything FROM one}
+sinks:
+  lake: {from: one, lake: lake, date_of: at}
+  rows: {from: one, upsert: rows, key: id, order_by: note_b}
+  out: {from: last, topic: out, format: raw, key: _key}
+  any: {from: free, topic: any, key: whatever}
+"""
+
+
+def test_columns_are_followed_through_the_steps(tmp_path: Path) -> None:
+    """S4: as far as the file says what they are; SQL is left to Spark."""
+    assert loads(COLUMNS, tmp_path).sinks
+    for before, after, said in (
+        ("date_of: at", "date_of: day", "sink lake: one has no column day; there are: id, at, note, note_b"),
+        ("order_by: note_b", "order_by: note_c", "sink rows: one has no column note_c; did you mean note_b?"),
+        ("dedup: {by: id}", "dedup: {by: idd}", "step one: both has no column idd; did you mean id?"),
+        ("by: _key", "by: key", "step last: raw has no column key; did you mean _key?"),
+        ("from: last, topic: out", "from: one, topic: out", "which takes the column value; one has id, at,"),
+    ):
+        assert said in mistakes(COLUMNS.replace(before, after, 1), tmp_path)[0][1]

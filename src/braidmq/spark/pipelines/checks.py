@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from braidmq.spark.pipelines import graph
+from braidmq.spark.pipelines import graph, known_columns
 from braidmq.spark.pipelines.mistakes import Notebook, closest, suggestion
 from braidmq.spark.pipelines.model import (
     BadRecords,
@@ -25,7 +25,7 @@ from braidmq.spark.pipelines.model import (
 
 def check(pipeline: Pipeline, notebook: Notebook) -> None:
     """Notes what is wrong between the parts. Later checks rely on earlier ones: the first kind ends it."""
-    for find in (_names, _ring, _streams, _event_time, _targets):
+    for find in (_names, _ring, _streams, known_columns.missing, _event_time, _targets):
         for line, text in find(pipeline):
             notebook.note(line, text)
         if notebook.mistakes:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from braidmq.address import AddressError, parse_addresses
-from braidmq.spark.pipelines import sql_names
+from braidmq.spark.pipelines import avro, ddl, sql_names
 from braidmq.spark.pipelines.document import Node
-from braidmq.spark.pipelines.mistakes import Notebook, Place, suggestion
+from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, Place, suggestion
 from braidmq.spark.pipelines.model import (
     WEEK,
     AvroSchema,
@@ -173,12 +173,12 @@ class _Reader:
             options=section.options("options"),
         )
         if format_ is ValueFormat.AVRO:
-            return replace(source, avro=self._avro(section))
+            return replace(source, avro=self._avro(section, avro.ddl))
         schema, sample = _schema(section, format_)
         return replace(source, schema=schema, sample_records=sample)
 
-    def _avro(self, section: Section) -> AvroSchema | None:
-        """The schema itself, or a file that holds it."""
+    def _avro(self, section: Section, use: Callable[[AvroSchema], object]) -> AvroSchema | None:
+        """The schema itself, or a file that holds it; `use` finds what is wrong with it."""
         framing = section.choice("framing", Framing, Framing.PLAIN)
         text = section.text("schema")
         if text is None:
@@ -193,7 +193,12 @@ class _Reader:
                 )
                 return None
             text = file.read_text(encoding="utf-8")
-        return AvroSchema(text, framing)
+        schema = AvroSchema(text, framing)
+        try:
+            use(schema)
+        except PipelineError as error:
+            section.note(f"schema: {error}", section.line_of("schema"))
+        return schema
 
     def _file_source(self, name: str, section: Section) -> FileSource:
         schema = section.text("schema")
@@ -209,7 +214,10 @@ class _Reader:
         )
         if source.stream and (schema is None or schema == INFER):
             section.note(f"{section.what}: files read as a stream need a schema: id BIGINT, name STRING")
-        return replace(source, schema=None) if schema == INFER else source
+        if schema is None or schema == INFER:
+            return replace(source, schema=None)
+        _check_schema(schema, section)
+        return source
 
     def _table_source(self, name: str, section: Section) -> TableSource:
         table = section.text("table", required=True) or ""
@@ -314,7 +322,7 @@ class _Reader:
             format=format_,
             key=section.text("key"),
             headers=section.options("headers"),
-            avro=self._avro(section) if format_ is ValueFormat.AVRO else None,
+            avro=self._avro(section, avro.parse) if format_ is ValueFormat.AVRO else None,
             mode=section.choice("mode", OutputMode, OutputMode.APPEND),
             every=section.duration("every"),
             partitions=section.number("partitions", 0, 1, 100_000) or None,
@@ -452,24 +460,10 @@ def _schema(section: Section, format_: ValueFormat) -> tuple[str | None, int]:
     if schema is None:
         section.note(f"{section.what} needs schema: id BIGINT, name STRING, …, or the word infer")
     else:
-        _check_ddl(schema, section)
+        _check_schema(schema, section)
     return schema, 0
 
 
-def _check_ddl(schema: str, section: Section) -> None:
-    """The mistakes in a DDL string that can be seen without Spark: brackets, and columns without a type."""
-    depth, column, columns = 0, "", []
-    for letter in schema:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            columns.append(column)
-            column = ""
-        else:
-            column += letter
-    line = section.line_of("schema")
-    if depth:
-        section.note("schema: the brackets do not match", line)
-        return
-    for each in [*columns, column]:
-        if not re.match(r"\s*(`[^`]+`|\w+)\s*[\s:]\s*\w+", each):
-            section.note(f"schema: {each.strip()!r} is not a column; write: name TYPE", line)
+def _check_schema(schema: str, section: Section) -> None:
+    for wrong in ddl.mistakes(schema):
+        section.note(f"schema: {wrong}", section.line_of("schema"))
