@@ -128,6 +128,7 @@ def test_sigterm_ends_a_run_in_order(braid_broker: BrokerProcess, spark: Any, tm
         child.kill()
         child.wait()
     assert child.returncode == 0, complaints
+    assert "log level" not in complaints
     assert "lake: running" in shown
     assert "lake: stopped" in shown
     status = load_status(Checkpoint(pipeline.checkpoint_directory))
