@@ -66,6 +66,8 @@ class Crowd:
         now = time.perf_counter()
         while self._pausing and self._pausing[0][0] <= now:
             self._step(heapq.heappop(self._pausing)[2], None)
+        if not (self._waiting or self._pausing):
+            return
         wait = self._pausing[0][0] - time.perf_counter() if self._pausing else STALL_SECONDS_MAX
         events = self._poller.poll(max(0.0, wait))
         if events:

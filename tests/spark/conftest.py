@@ -24,6 +24,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin that reads the marks of groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
