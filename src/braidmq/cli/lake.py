@@ -17,9 +17,19 @@ import typer
 
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import format_moment, parse_moment
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless, parse_settings
+from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless
 from braidmq.cli.output import print_json, print_table
-from braidmq.cli.spark import MASTER, ClientSettings, Master, SparkConfig, rows_of, spark_session
+from braidmq.cli.spark import (
+    MASTER,
+    ClientSettings,
+    CommandConfig,
+    Master,
+    SparkConfig,
+    client_options,
+    connected,
+    rows_of,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,6 +99,7 @@ def archive(
     layout: TableFormat = PARQUET,
     checkpoint: Checkpoint = None,
     options: ClientSettings = None,
+    command_config: CommandConfig = None,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -104,7 +115,8 @@ def archive(
     """
     if schema is not None and decode is None:
         raise UserMistake("--schema says how to decode; add --decode json")
-    with _reached(bootstrap, options) as cluster:
+    settings = client_options(command_config, options)
+    with connected(bootstrap, settings) as cluster:
         _check_topics(cluster, topics)
     with spark_session("braid lake archive", master, config) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
@@ -119,7 +131,7 @@ def archive(
             decode=_decoding(spark, decode, schema),
             skip_lost=skip_lost,
             group=group,
-            client_options=parse_settings(options),
+            client_options=settings,
         )
         if layout != PARQUET:
             _archive_elsewhere(spark, job, layout, to, checkpoint, None if once else interval_s)
@@ -196,6 +208,7 @@ def reimport(
     dry_run: DryRun = False,
     yes: Yes = False,
     options: ClientSettings = None,
+    command_config: CommandConfig = None,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -207,7 +220,8 @@ def reimport(
     braid lake reimport archive/orders --to orders --from 2026-11-14 --until 2026-11-15 --dry-run
     braid lake reimport archive/orders --to replay --keys table-7,table-9
     """
-    with _reached(bootstrap, options) as cluster:
+    settings = client_options(command_config, options)
+    with connected(bootstrap, settings) as cluster:
         chosen = _selection(cluster.clock.wall_ms(), since, until, keys, keys_from, where, topic)
         if not dry_run:
             _check_topics(cluster, [to])
@@ -225,7 +239,7 @@ def reimport(
             confirm_unless(yes or as_json, f"Send {total:,} records to {to}?")
             write_id = write_id or f"reimport-{uuid4().hex}"
             print(f"to go on after a crash, without sending twice: --id {write_id}", file=sys.stderr)
-            back.reimport(rows, bootstrap, to, write_id, keep_partitions, parse_settings(options))
+            back.reimport(rows, bootstrap, to, write_id, keep_partitions, settings)
     if as_json:
         print_json({"records": total, "sent": bool(total) and not dry_run, "parts": [*map(asdict, counts)]})
     else:
@@ -289,16 +303,6 @@ def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) ->
         raise UserMistake(f"--decode {decode.value} needs a file with the schema: --schema order.avsc")
     framing = Framing.REGISTRY if decode is Decode.AVRO_REGISTRY else Framing.PLAIN
     return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing))
-
-
-def _reached(bootstrap: str, options: list[str] | None) -> Cluster:
-    from braidmq.spark.options import OptionError
-    from braidmq.spark.reach import reach
-
-    try:
-        return reach(bootstrap, parse_settings(options))
-    except OptionError as error:
-        raise UserMistake(str(error)) from None
 
 
 def _check_topics(cluster: Cluster, topics: list[str]) -> None:

@@ -18,6 +18,7 @@ from braidmq.cli import rescue
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.options import BOOTSTRAP, AsJson
 from braidmq.cli.output import print_json, print_table
+from braidmq.cli.spark import CommandConfig, read_command_config
 
 if TYPE_CHECKING:
     from braidmq.spark.pipelines.model import Pipeline
@@ -48,6 +49,7 @@ def run(
     master: Annotated[str, typer.Option("--master", metavar="URL", help="A Spark master.")] = "local[*]",
     checkpoint: CheckpointOption = None,
     bootstrap: BootstrapOption = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Run a pipeline until Ctrl-C or SIGTERM; it goes on from its checkpoint the next time.
 
@@ -58,7 +60,7 @@ def run(
     from braidmq.spark.pipelines.running import run as run_pipeline
 
     with _explained():
-        pipeline = _load(file, bootstrap, checkpoint)
+        pipeline = _load(file, bootstrap, checkpoint, command_config)
         with _stopped_by_signals() as stop, view(pipeline, sys.stdout.isatty()) as shown:
             run_pipeline(pipeline, once=once, master=master, stop=stop, watch=shown.update, tell=shown.tell)
 
@@ -68,6 +70,7 @@ def plan(
     file: File,
     checkpoint: CheckpointOption = None,
     bootstrap: BootstrapOption = None,
+    command_config: CommandConfig = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the broker.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +82,7 @@ def plan(
     from braidmq.spark.pipelines.checkpoint import Checkpoint
 
     with _explained():
-        pipeline = _load(file, bootstrap, checkpoint)
+        pipeline = _load(file, bootstrap, checkpoint, command_config)
         kept = Checkpoint(pipeline.checkpoint_directory)
         notes = versions.check(pipeline, kept)
         notes += [f"{name} is not read by any sink" for name in graph.unread(pipeline)]
@@ -103,6 +106,7 @@ def status(
     file: File,
     checkpoint: CheckpointOption = None,
     bootstrap: BootstrapOption = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a pipeline stands: whether it runs, its last batches, and its lag."""
@@ -112,7 +116,7 @@ def status(
     from braidmq.spark.pipelines.status import load_status
 
     with _explained():
-        pipeline = _load(file, bootstrap, checkpoint)
+        pipeline = _load(file, bootstrap, checkpoint, command_config)
         found = load_status(Checkpoint(pipeline.checkpoint_directory))
         try:
             readings = _readings(pipeline)
@@ -161,7 +165,9 @@ def init(
 rescue.attach(app)
 
 
-def _load(file: Path, bootstrap: str | None, checkpoint: Path | None) -> Pipeline:
+def _load(
+    file: Path, bootstrap: str | None, checkpoint: Path | None, command_config: Path | None
+) -> Pipeline:
     from braidmq.spark.pipelines import load
 
     changes: dict[str, Any] = {}
@@ -169,7 +175,7 @@ def _load(file: Path, bootstrap: str | None, checkpoint: Path | None) -> Pipelin
         changes["bootstrap"] = bootstrap
     if checkpoint is not None:
         changes["checkpoint"] = checkpoint.absolute()
-    return replace(load(file), **changes)
+    return replace(load(file, read_command_config(command_config)), **changes)
 
 
 def _readings(pipeline: Pipeline) -> list[Reading]:

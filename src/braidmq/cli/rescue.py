@@ -11,9 +11,17 @@ import typer
 
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import parse_moment
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, parse_settings
+from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap
 from braidmq.cli.output import print_json, print_table, text_of
-from braidmq.cli.spark import MASTER, ClientSettings, Master, SparkConfig, spark_session
+from braidmq.cli.spark import (
+    MASTER,
+    ClientSettings,
+    CommandConfig,
+    Master,
+    SparkConfig,
+    client_options,
+    spark_session,
+)
 
 EXIT_DIFFERENT = 1
 TABLE_ROWS = 20
@@ -39,6 +47,7 @@ def audit(
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only records before.")] = None,
     examples: Annotated[int, typer.Option(min=0, help="How many of each difference to show.")] = 20,
     options: ClientSettings = None,
+    command_config: CommandConfig = None,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -57,12 +66,13 @@ def audit(
     now_ms = SystemClock().wall_ms()
     from_ms = None if since is None else parse_moment(since, now_ms)
     until_ms = None if until is None else parse_moment(until, now_ms)
+    settings = client_options(command_config, options)
     chosen = None if compare is None else [each.strip() for each in compare.split(",")]
     with spark_session("braid pipeline audit", master, config) as spark:
         from braidmq.spark.rescue.audit import audit as audited
         from braidmq.spark.rescue.sides import Opening, Window, open_sides
 
-        how = Opening(spark, bootstrap, parse_settings(options))
+        how = Opening(spark, bootstrap, settings)
         sides = open_sides(how, left, right, Window(from_ms, until_ms))
         try:
             found = audited(sides.left, sides.right, chosen or sides.compare, examples)
@@ -106,6 +116,7 @@ def report(
     ] = None,
     hot_keys: Annotated[int, typer.Option(min=1, help="How many of the hottest keys.")] = 20,
     options: ClientSettings = None,
+    command_config: CommandConfig = None,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -122,11 +133,12 @@ def report(
     from braidmq.platform.clock import SystemClock
 
     from_ms = None if since is None else parse_moment(since, SystemClock().wall_ms())
+    settings = client_options(command_config, options)
     with spark_session("braid pipeline report", master, config) as spark:
         from braidmq.spark.rescue import summary
 
         names = tuple(dict.fromkeys(topics))
-        wanted = summary.Wanted(bootstrap, names, from_ms, hot_keys, parse_settings(options))
+        wanted = summary.Wanted(bootstrap, names, from_ms, hot_keys, settings)
         made = summary.summarise(spark, wanted, _tell_stage)
         files = summary.write(made, to) if to is not None else []
     if as_json:
@@ -164,6 +176,7 @@ def reshard(
     ] = False,
     checkpoint: Checkpoint = None,
     options: ClientSettings = None,
+    command_config: CommandConfig = None,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -181,11 +194,11 @@ def reshard(
     """
     name = into or f"{topic}-p{partitions}"
     place = checkpoint or Path("checkpoints") / f"reshard-{topic}-{name}"
+    settings = client_options(command_config, options)
     with spark_session("braid pipeline reshard", master, config) as spark:
         from braidmq.spark.rescue import reshard as resharding
 
-        client_options = parse_settings(options)
-        job = resharding.Reshard(bootstrap, topic, name, partitions, place.absolute(), client_options)
+        job = resharding.Reshard(bootstrap, topic, name, partitions, place.absolute(), settings)
         made = resharding.prepare(job)
         _say(as_json, f"{'made' if made else 'going on with'} {name}, {partitions} partitions")
         copied = 0
@@ -225,6 +238,7 @@ def redrive(
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Count, send nothing.")] = False,
     checkpoint: Checkpoint = None,
     options: ClientSettings = None,
+    command_config: CommandConfig = None,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -240,13 +254,13 @@ def redrive(
     braid pipeline redrive orders.dead --to orders --where "header['braid.reason'] LIKE '%timeout%'"
     """
     place = checkpoint or Path("checkpoints") / f"redrive-{dead_letters}-{to}"
+    settings = client_options(command_config, options)
     with spark_session("braid pipeline redrive", master, config) as spark:
         from braidmq.spark.lake.table import Lake
         from braidmq.spark.rescue import redrive as redriving
 
-        job = redriving.Redrive(
-            bootstrap, dead_letters, to, Lake(place), where, limit, again, now, parse_settings(options)
-        )
+        journal = Lake(place)
+        job = redriving.Redrive(bootstrap, dead_letters, to, journal, where, limit, again, now, settings)
         done = redriving.redrive(spark, job, dry_run)
     if as_json:
         print_json({**asdict(done), "sent": not dry_run})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,8 @@ from braidmq.cli.options import parse_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from braidmq.client.cluster import Cluster
+
 MASTER = "local[*]"
 
 Master = Annotated[
@@ -25,12 +28,59 @@ SparkConfig = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
 ]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        envvar="BRAID_COMMAND_CONFIG",
+        metavar="FILE",
+        help="Client options from a file, as Kafka's tools take them: security.protocol=SASL_SSL, …",
+    ),
+]
 ClientSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--option", "-o", metavar="NAME=VALUE", help="A client option, as security.protocol; may be repeated."
     ),
 ]
+
+
+def client_options(file: Path | None, options: list[str] | None) -> dict[str, str]:
+    """What --command-config and --option say about connections; the latter has the last word."""
+    from braidmq.spark.options import merged
+
+    return merged(read_command_config(file), parse_settings(options))
+
+
+def read_command_config(file: Path | None) -> dict[str, str]:
+    """The settings of a properties file; UserMistake where it cannot be read or holds what means nothing.
+
+    As with Kafka's tools, whom to ask is not for the file to say.
+    """
+    from braidmq.client.properties import parse_properties
+    from braidmq.spark.options import OptionError, Options
+
+    if file is None:
+        return {}
+    try:
+        found = parse_properties(file.read_text(encoding="utf-8"))
+        Options(found, (), f"--command-config {file}")
+    except OSError as error:
+        raise UserMistake(f"--command-config {file}: {error.strerror}") from None
+    except (OptionError, UnicodeDecodeError) as error:
+        raise UserMistake(str(error)) from None
+    return {name: text for name, text in found.items() if name != "bootstrap.servers"}
+
+
+def connected(bootstrap: str, options: Mapping[str, str]) -> Cluster:
+    """The cluster that a command asks before it starts Spark; UserMistake where the options cannot be."""
+    from braidmq.spark.options import OptionError
+    from braidmq.spark.reach import reach
+
+    try:
+        return reach(bootstrap, options)
+    except OptionError as error:
+        raise UserMistake(str(error)) from None
 
 
 @contextmanager

@@ -1,15 +1,22 @@
-"""Looking after consumer groups: who is in them, how far they are behind, and where they go on."""
+"""Looking after consumer groups: who is in them, how far they are behind, and where they go on.
+
+Each group has a coordinator, the one broker that answers for it. Which groups there are is therefore asked of
+every broker, and everything about one of them of its coordinator, again where that has just moved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from braidmq.client import share_groups
 from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.connection import Connection
 from braidmq.client.consumer import Start
+from braidmq.client.coordinators import Coordinators, Kind
+from braidmq.client.errors import TimedOut, Unreachable
 from braidmq.client.offsets import list_offsets
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
@@ -36,7 +43,11 @@ from braidmq.wire.messages.groups import (
 COMMIT_VERSION_MAX = 9
 FETCH_VERSION_MAX = 9
 DESCRIBE_VERSION_MAX = 5
-SHARE = "share"
+SHARE, CONSUMER = "share", "consumer"
+MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Retriable for those who wait for a topic to be made. Here nobody does."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +91,32 @@ class GroupDescription:
 
 
 class Groups:
-    """Administration of consumer groups."""
+    """Administration of consumer groups.
+
+    Where a method takes `kind`, it is the type that `all` has told; without it the brokers are asked.
+    """
 
     def __init__(self, cluster: Cluster | str) -> None:
         self._owns_cluster = isinstance(cluster, str)
         self._cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
+        self._coordinators = Coordinators(self._cluster)
 
     def all(self) -> list[ListedGroup]:
-        answer = self._cluster.call(ListGroupsRequest(), ListGroupsResponse)
-        _raise_for(answer.error_code, "groups")
-        return sorted(answer.groups, key=lambda group: group.group_id)
+        """Every group, over all brokers: each lists those it coordinates."""
+        found: dict[str, ListedGroup] = {}
+        for attempt in self._cluster.attempts():
+            self._cluster.refresh([])
+            try:
+                for node_id in sorted(self._cluster.brokers):
+                    found |= {group.group_id: group for group in self._listed_by(node_id)}
+            except (ApiError, Unreachable, TimedOut) as error:
+                attempt.failed(error, retriable=isinstance(error, Unreachable) or _may_pass(error))
+        return [found[name] for name in sorted(found)]
+
+    def _listed_by(self, node_id: int) -> list[ListedGroup]:
+        answer = self._cluster.connection(node_id).call(ListGroupsRequest(), ListGroupsResponse)
+        _raise_for(answer.error_code, f"groups of broker {node_id}")
+        return answer.groups
 
     def describe(self, group_id: str) -> GroupDescription:
         """State, members and positions; ApiError GROUP_ID_NOT_FOUND where there is no such group."""
@@ -98,28 +125,27 @@ class Groups:
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}; braid group list shows them"
             )
-        if listed.group_type == SHARE:
-            members = self._shared(group_id)
-        elif listed.group_type == "consumer":
-            members = self._server_assigned(group_id)
-        else:
-            members = self._classic(group_id)
+        kind = listed.group_type.lower()
+        read = {SHARE: _shared, CONSUMER: _server_assigned}.get(kind, _classic)
+        members = self._ask(group_id, lambda connection: read(connection, group_id))
         return GroupDescription(
-            group_id, listed.group_state, listed.group_type, tuple(members), tuple(self.positions(group_id))
+            group_id, listed.group_state, kind, tuple(members), tuple(self.positions(group_id, kind))
         )
 
     def _find(self, group_id: str) -> ListedGroup | None:
         return next((group for group in self.all() if group.group_id == group_id), None)
 
-    def _is_shared(self, group_id: str) -> bool:
-        listed = self._find(group_id)
-        return listed is not None and listed.group_type == SHARE
+    def _is_shared(self, group_id: str, kind: str | None = None) -> bool:
+        if kind is None:
+            listed = self._find(group_id)
+            kind = listed.group_type if listed is not None else ""
+        return kind.lower() == SHARE
 
-    def positions(self, group_id: str) -> list[Position]:
+    def positions(self, group_id: str, kind: str | None = None) -> list[Position]:
         """Committed offsets, each with the end of its partition."""
-        if self._is_shared(group_id):
+        if self._is_shared(group_id, kind):
             return self._shared_positions(group_id)
-        committed = self.committed(group_id)
+        committed = self._committed(group_id)
         ends = list_offsets(self._cluster, dict.fromkeys(committed, int(Start.LATEST)))
         return [
             Position(at.topic, at.partition, offset, ends[at].offset)
@@ -127,7 +153,7 @@ class Groups:
         ]
 
     def _shared_positions(self, group_id: str) -> list[Position]:
-        starts = share_groups.starts(self._cluster, group_id)
+        starts = self._ask(group_id, lambda connection: share_groups.starts(connection, group_id))
         ends = list_offsets(self._cluster, dict.fromkeys(starts, int(Start.LATEST)))
         return [
             Position(
@@ -140,24 +166,35 @@ class Groups:
             for at, start in sorted(starts.items())
         ]
 
-    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+    def committed(self, group_id: str, kind: str | None = None) -> dict[TopicPartition, int]:
         """Where the group goes on, for the partitions it has read."""
-        if self._is_shared(group_id):
-            return {at: start.offset for at, start in share_groups.starts(self._cluster, group_id).items()}
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
-        group = self._cluster.call(request, OffsetFetchResponse, FETCH_VERSION_MAX).groups[0]
-        _raise_for(group.error_code, f"group {group_id}")
-        return {
-            TopicPartition(topic.name, part.partition_index): part.committed_offset
-            for topic in group.topics
-            for part in topic.partitions
-            if part.committed_offset >= 0
-        }
+        if self._is_shared(group_id, kind):
+            starts = self._ask(group_id, lambda connection: share_groups.starts(connection, group_id))
+            return {at: start.offset for at, start in starts.items()}
+        return self._committed(group_id)
+
+    def _committed(self, group_id: str) -> dict[TopicPartition, int]:
+        # Up to version 7 the group is in one field, from 8 on in the other; so is the answer.
+        groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
+        request = OffsetFetchRequest(group_id=group_id, topics=None, groups=groups)
+
+        def ask(connection: Connection) -> dict[TopicPartition, int]:
+            answer = connection.call(request, OffsetFetchResponse, FETCH_VERSION_MAX)
+            group = answer.groups[0] if answer.groups else answer
+            _raise_for(group.error_code, f"group {group_id}")
+            return {
+                TopicPartition(topic.name, part.partition_index): part.committed_offset
+                for topic in group.topics
+                for part in topic.partitions
+                if part.committed_offset >= 0
+            }
+
+        return self._ask(group_id, ask)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Sets where a group without members goes on."""
         if self._is_shared(group_id):
-            share_groups.move(self._cluster, group_id, offsets)
+            self._ask(group_id, lambda connection: share_groups.move(connection, group_id, offsets))
             return
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for at, offset in offsets.items():
@@ -168,43 +205,40 @@ class Groups:
                 )
             )
         request = OffsetCommitRequest(group_id=group_id, topics=list(topics.values()))
-        answer = self._cluster.call(request, OffsetCommitResponse, COMMIT_VERSION_MAX)
-        for topic_answer in answer.topics:
-            for part in topic_answer.partitions:
-                if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                    raise ApiError(
-                        ErrorCode.NON_EMPTY_GROUP,
-                        f"group {group_id} has members; stop them before its offsets are changed",
-                    )
-                _raise_for(part.error_code, f"{topic_answer.name}-{part.partition_index}")
+
+        def ask(connection: Connection) -> None:
+            answer = connection.call(request, OffsetCommitResponse, COMMIT_VERSION_MAX)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                        raise ApiError(
+                            ErrorCode.NON_EMPTY_GROUP,
+                            f"group {group_id} has members; stop them before its offsets are changed",
+                        )
+                    _raise_for(part.error_code, f"{topic.name}-{part.partition_index}")
+
+        self._ask(group_id, ask)
 
     def delete(self, group_id: str) -> None:
-        answer = self._cluster.call(DeleteGroupsRequest(groups_names=[group_id]), DeleteGroupsResponse)
-        _raise_for(answer.results[0].error_code, f"group {group_id}")
+        def ask(connection: Connection) -> None:
+            answer = connection.call(DeleteGroupsRequest(groups_names=[group_id]), DeleteGroupsResponse)
+            _raise_for(answer.results[0].error_code, f"group {group_id}")
 
-    def _classic(self, group_id: str) -> Iterable[GroupMember]:
-        request = DescribeGroupsRequest(groups=[group_id])
-        group = self._cluster.call(request, DescribeGroupsResponse, DESCRIBE_VERSION_MAX).groups[0]
-        _raise_for(group.error_code, f"group {group_id}")
-        return [
-            GroupMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
-            for each in group.members
-        ]
+        self._ask(group_id, ask)
 
-    def _shared(self, group_id: str) -> Iterable[GroupMember]:
-        return [
-            GroupMember(each.member_id, each.client_id, each.client_host, None)
-            for each in share_groups.members(self._cluster, group_id)
-        ]
+    def _ask(self, group_id: str, question: Callable[[Connection], T]) -> T:
+        def ask(connection: Connection) -> T | ApiError:
+            try:
+                return question(connection)
+            except ApiError as error:
+                if error.code in MISSING:
+                    return error
+                raise
 
-    def _server_assigned(self, group_id: str) -> Iterable[GroupMember]:
-        request = ConsumerGroupDescribeRequest(group_ids=[group_id])
-        group = self._cluster.call(request, ConsumerGroupDescribeResponse).groups[0]
-        _raise_for(group.error_code, f"group {group_id}")
-        return [
-            GroupMember(each.member_id, each.client_id, each.client_host, each.instance_id)
-            for each in group.members
-        ]
+        answer = self._coordinators.ask(Kind.GROUP, group_id, ask)
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
 
     def close(self) -> None:
         if self._owns_cluster:
@@ -217,6 +251,37 @@ class Groups:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _classic(connection: Connection, group_id: str) -> list[GroupMember]:
+    request = DescribeGroupsRequest(groups=[group_id])
+    group = connection.call(request, DescribeGroupsResponse, DESCRIBE_VERSION_MAX).groups[0]
+    _raise_for(group.error_code, f"group {group_id}")
+    return [
+        GroupMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
+        for each in group.members
+    ]
+
+
+def _shared(connection: Connection, group_id: str) -> list[GroupMember]:
+    return [
+        GroupMember(each.member_id, each.client_id, each.client_host, None)
+        for each in share_groups.members(connection, group_id)
+    ]
+
+
+def _server_assigned(connection: Connection, group_id: str) -> list[GroupMember]:
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    group = connection.call(request, ConsumerGroupDescribeResponse).groups[0]
+    _raise_for(group.error_code, f"group {group_id}")
+    return [
+        GroupMember(each.member_id, each.client_id, each.client_host, each.instance_id)
+        for each in group.members
+    ]
+
+
+def _may_pass(error: ApiError | TimedOut) -> bool:
+    return isinstance(error, ApiError) and error.code.retriable
 
 
 def _raise_for(code_number: int, about: str) -> None:

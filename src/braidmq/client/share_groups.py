@@ -1,11 +1,15 @@
-"""Administration of share groups (KIP-932): the same questions as of other groups, by other verbs."""
+"""Administration of share groups (KIP-932): the same questions as of other groups, by other verbs.
+
+`connection` is one to the coordinator of the group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.cluster import TopicPartition
+from braidmq.client.connection import Connection
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -28,18 +32,18 @@ class Start(NamedTuple):
     lag: int
 
 
-def members(cluster: Cluster, group_id: str) -> list[DescribedShareGroupMember]:
+def members(connection: Connection, group_id: str) -> list[DescribedShareGroupMember]:
     request = ShareGroupDescribeRequest(group_ids=[group_id])
-    group = cluster.call(request, ShareGroupDescribeResponse).groups[0]
+    group = connection.call(request, ShareGroupDescribeResponse).groups[0]
     _raise_for(group.error_code, group.error_message)
     return group.members
 
 
-def starts(cluster: Cluster, group_id: str) -> dict[TopicPartition, Start]:
+def starts(connection: Connection, group_id: str) -> dict[TopicPartition, Start]:
     """Every partition that the group has read."""
     wanted = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)
     request = DescribeShareGroupOffsetsRequest(groups=[wanted])
-    group = cluster.call(request, DescribeShareGroupOffsetsResponse).groups[0]
+    group = connection.call(request, DescribeShareGroupOffsetsResponse).groups[0]
     _raise_for(group.error_code, group.error_message)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Start(part.start_offset, part.lag)
@@ -49,7 +53,7 @@ def starts(cluster: Cluster, group_id: str) -> dict[TopicPartition, Start]:
     }
 
 
-def move(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+def move(connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Lets a group without members go on elsewhere."""
     topics: dict[str, AlterShareGroupOffsetsRequestTopic] = {}
     for at, offset in offsets.items():
@@ -60,7 +64,7 @@ def move(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int])
             AlterShareGroupOffsetsRequestPartition(partition_index=at.partition, start_offset=offset)
         )
     request = AlterShareGroupOffsetsRequest(group_id=group_id, topics=list(topics.values()))
-    answer = cluster.call(request, AlterShareGroupOffsetsResponse)
+    answer = connection.call(request, AlterShareGroupOffsetsResponse)
     _raise_for(answer.error_code, answer.error_message)
     for topic_answer in answer.responses:
         for part in topic_answer.partitions:

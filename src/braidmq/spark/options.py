@@ -180,6 +180,13 @@ class Options:
         return {name: self._values[name] for name in CLIENT_OPTIONS if name in self._values}
 
 
+def merged(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Options by their plain names (small letters, no prefix); later ones stand in for earlier ones."""
+    return {
+        written.lower().removeprefix(PREFIX): text for layer in layers for written, text in layer.items()
+    }
+
+
 def bootstrap(options: Options) -> str:
     """The brokers to begin with, checked for their form."""
     servers = options.required("bootstrap.servers", "127.0.0.1:9092")

@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from braidmq.client.cluster import Cluster
+from braidmq.client.connection import TIMEOUT_S
 from braidmq.client.security import SecurityError, parse_security
-from braidmq.spark.options import OptionError
+from braidmq.spark.options import READ_OPTIONS, OptionError, Options
+from braidmq.spark.sink_options import SINK_OPTIONS
 
 CLIENT_ID = "braid-spark"
-TIMEOUT_MS = 30_000
+WHAT = 'format("braid")'
 
 
-def reach(bootstrap: str, options: Mapping[str, str]) -> Cluster:
-    """With the security that options of `format("braid")` describe; nothing is sent before a question."""
-    settings = {name.removeprefix("kafka."): text for name, text in options.items()}
-    client_id = settings.get("client.id", CLIENT_ID)
+def reach(
+    bootstrap: str, options: Mapping[str, str], client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S
+) -> Cluster:
+    """With the security that options of `format("braid")` describe; nothing is sent before a question.
+
+    Options about reading and writing may be among them, and are left to readers and writers. OptionError
+    where one means nothing, or cannot be.
+    """
+    given = Options(options, (*READ_OPTIONS, *SINK_OPTIONS), WHAT)
     try:
-        security = parse_security(settings)
-        timeout_s = int(settings.get("request.timeout.ms", TIMEOUT_MS)) / 1000
+        security = parse_security(given.client_settings())
     except SecurityError as error:
         raise OptionError(str(error)) from None
-    except ValueError:
-        raise OptionError(f"request.timeout.ms: {settings['request.timeout.ms']!r} is no number") from None
-    return Cluster(bootstrap, client_id=client_id, timeout_s=timeout_s, security=security)
+    timeout_ms = given.count("request.timeout.ms")
+    return Cluster(
+        bootstrap,
+        client_id=given.text("client.id") or client_id,
+        timeout_s=timeout_s if timeout_ms is None else timeout_ms / 1000,
+        security=security,
+    )

@@ -50,6 +50,7 @@ WITHOUT_EFFECT = (
     "max.in.flight.requests.per.connection",
 )
 """Known to Spark or to Kafka's producer, and settled here in another way: accepted, so queries move over."""
+SINK_OPTIONS = (*WRITE_OPTIONS, *WITHOUT_EFFECT)
 
 ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
 
@@ -86,7 +87,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool) ->
     """The write that the options describe; OptionError says what is wrong with them."""
     if overwrite:
         raise OptionError("a topic cannot be overwritten; use .mode('append'), or delete and create it")
-    options = Options(given, (*WRITE_OPTIONS, *WITHOUT_EFFECT), WHAT)
+    options = Options(given, SINK_OPTIONS, WHAT)
     guarantee = Guarantee(
         options.one_of("deliveryGuarantee", "exactly-once", [each.value for each in Guarantee])
     )
@@ -134,7 +135,7 @@ def write_number(given: Mapping[str, str]) -> int:
 
     Not among the parsed options, by which connections are found: it differs with every batch.
     """
-    options = Options(given, (*WRITE_OPTIONS, *WITHOUT_EFFECT), WHAT)
+    options = Options(given, SINK_OPTIONS, WHAT)
     if "writeNumber" in options and not options.text("writeId"):
         raise OptionError("writeNumber counts the writes of one writeId; give that too")
     return options.count("writeNumber", least=0) or 0

@@ -1,108 +1,49 @@
-"""TLS and SASL of the client: real TLS before a real broker, the server's half of SASL played here."""
+"""TLS and SASL of the client: real TLS before a real broker, the server's half of SASL played in tests."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
-import socket
-import ssl
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from tests.secured import Certificate, Door, User, make_certificate
 
-from braidmq.address import Address, parse_address
+from braidmq.address import Address
 from braidmq.client.cluster import Cluster
 from braidmq.client.connection import Connection
 from braidmq.client.errors import AuthenticationFailed
 from braidmq.client.sasl import SaslFailed, exchange
 from braidmq.client.security import Credentials, Mechanism, Security, SecurityError, parse_security
-from braidmq.wire import schema
-from braidmq.wire.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-from braidmq.wire.messages.versions import ApiVersion, ApiVersionsResponse
+from braidmq.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 SCRAM = {Mechanism.SCRAM_SHA_256: "sha256", Mechanism.SCRAM_SHA_512: "sha512"}
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    place = tmp_path_factory.mktemp("tls")
-    chain, key = place / "chain.pem", place / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=broker",
-    ]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(chain)]
-    subprocess.run(command, check=True, capture_output=True)
-    return chain, key
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
-def tls_broker(bootstrap: str, certificate: tuple[Path, Path]) -> Iterator[Callable[[bool], Address]]:
+def tls_broker(bootstrap: str, certificate: Certificate) -> Iterator[Callable[[bool], Address]]:
     """Starts TLS in front of the shared broker; `True` asks clients for a certificate."""
-    listeners = []
+    doors = []
 
     def start(ask: bool) -> Address:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*certificate)
-        if ask:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(certificate[0])
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
-        threading.Thread(target=_serve, args=(listener, context, bootstrap), daemon=True).start()
-        return Address("127.0.0.1", listener.getsockname()[1])
+        door = Door(certificate, asks_for_one=ask)
+        door.leads_to = bootstrap
+        doors.append(door)
+        return door.address
 
     yield start
-    for listener in listeners:
-        listener.close()
-
-
-def _serve(listener: socket.socket, context: ssl.SSLContext, bootstrap: str) -> None:
-    while True:
-        try:
-            plain, _ = listener.accept()
-        except OSError:
-            return
-        try:
-            client = context.wrap_socket(plain, server_side=True)
-        except (ssl.SSLError, OSError):
-            plain.close()
-            continue
-        server = socket.create_connection(parse_address(bootstrap))
-        for source, sink in ((client, server), (server, client)):
-            threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while content := source.recv(65536):
-            sink.sendall(content)
-    except OSError:
-        pass
-    for each in (source, sink):
-        each.close()
+    for door in doors:
+        door.close()
 
 
 def test_a_broker_behind_tls_is_reached(
-    tls_broker: Callable[[bool], Address], certificate: tuple[Path, Path]
+    tls_broker: Callable[[bool], Address], certificate: Certificate
 ) -> None:
     """S1: trusting a file or the text of it; an unknown authority is refused."""
     address = tls_broker(False)
@@ -118,7 +59,7 @@ def test_a_broker_behind_tls_is_reached(
 
 
 def test_a_client_shows_its_own_certificate(
-    tls_broker: Callable[[bool], Address], certificate: tuple[Path, Path]
+    tls_broker: Callable[[bool], Address], certificate: Certificate
 ) -> None:
     """S1: from files, or as text in the settings."""
     chain, key = certificate
@@ -133,7 +74,7 @@ def test_a_client_shows_its_own_certificate(
 
 
 def test_the_name_in_the_certificate_counts(
-    tls_broker: Callable[[bool], Address], certificate: tuple[Path, Path]
+    tls_broker: Callable[[bool], Address], certificate: Certificate
 ) -> None:
     """S1: unless the check is turned off, as Kafka's clients do it."""
     address = Address("localhost", tls_broker(False).port)
@@ -218,59 +159,22 @@ def test_plain_and_bearer_tokens_are_one_message() -> None:
 
 
 @pytest.mark.parametrize(("password", "refused"), [("pw", False), ("wrong", True)])
-def test_a_connection_says_who_it_is_before_anything_else(password: str, refused: bool) -> None:
+def test_a_connection_says_who_it_is_before_anything_else(
+    bootstrap: str, password: str, refused: bool
+) -> None:
     """S1: handshake and authentication on the wire, and the broker's own words when it says no."""
-    security = parse_security(
-        {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": f'x.PlainLoginModule required username="bob" password="{password}";',
-        }
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=_plain_server, args=(listener,), daemon=True)
-        server.start()
-        address = Address("127.0.0.1", listener.getsockname()[1])
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    settings["sasl.jaas.config"] = f'x.PlainLoginModule required username="bob" password="{password}";'
+    with Door(user=User("bob", "pw")) as door:
+        door.leads_to = bootstrap
         if refused:
-            with pytest.raises(AuthenticationFailed, match=f"{address} refused PLAIN bob: no such pair"):
-                Connection(address, security=security)
-        else:
-            Connection(address, security=security).close()
-        server.join(10)
-    assert not server.is_alive()
-
-
-def _plain_server(listener: socket.socket) -> None:
-    connected, _ = listener.accept()
-    with connected, connected.makefile("rwb") as stream:
-
-        def answer(body: bytes) -> None:
-            stream.write((len(body) + 4).to_bytes(4, "big") + correlation + body)
-            stream.flush()
-
-        for _ in range(3):
-            frame = stream.read(int.from_bytes(stream.read(4), "big"))
-            api, version, correlation = (
-                int.from_bytes(frame[:2], "big"),
-                int.from_bytes(frame[2:4], "big"),
-                frame[4:8],
-            )
-            body = frame[10 + int.from_bytes(frame[8:10], "big") :]
-            if api == 18:
-                keys = [
-                    ApiVersion(api_key=key, min_version=0, max_version=1) for key in (17, 18, 36)
-                ]
-                answer(schema.encode(ApiVersionsResponse(api_keys=keys), 0))
-            elif api == 17:
-                assert schema.decode(SaslHandshakeRequest, version, memoryview(body)).mechanism == "PLAIN"
-                answer(schema.encode(SaslHandshakeResponse(mechanisms=["PLAIN"]), version))
-            else:
-                sent = schema.decode(SaslAuthenticateRequest, version, memoryview(body)).auth_bytes
-                right = sent == b"\0bob\0pw"
-                reply = SaslAuthenticateResponse(
-                    error_code=0 if right else 58, error_message=None if right else "no such pair"
-                )
-                answer(schema.encode(reply, version))
+            with pytest.raises(AuthenticationFailed, match=f"{door.address} refused PLAIN bob: no such pair"):
+                Connection(door.address, security=parse_security(settings))
+            return
+        with Connection(door.address, security=parse_security(settings)) as connection:
+            assert connection.call(MetadataRequest(topics=[]), MetadataResponse).brokers
+        with pytest.raises(AuthenticationFailed, match="does not offer SCRAM-SHA-256: PLAIN"):
+            Connection(door.address, security=parse_security(settings | {"sasl.mechanism": "SCRAM-SHA-256"}))
 
 
 @pytest.mark.parametrize(

@@ -298,3 +298,29 @@ def test_columns_are_followed_through_the_steps(tmp_path: Path) -> None:
         ("from: last, topic: out", "from: one, topic: out", "which takes the column value; one has id, at,"),
     ):
         assert said in mistakes(COLUMNS.replace(before, after, 1), tmp_path)[0][1]
+
+
+def test_options_of_topics_are_checked_before_spark_is_needed(tmp_path: Path) -> None:
+    """S4 S1: names with the closest right one and their line, then what they say together."""
+    misspelt = ORDERS.replace("    metadata: [key, offset]\n", "    options: {maxOffsetPerTrigger: 5}\n")
+    misspelt = misspelt.replace("    key: window_start\n", "    options: {compresion.type: zstd}\n")
+    misspelt = misspelt.replace("sources:\n", "options: {sasl.pasword: x}\nsources:\n", 1)
+    assert mistakes(misspelt, tmp_path) == [
+        (3, "options: a topic has no option 'sasl.pasword'; did you mean 'sasl.password'?"),
+        (10, "options: a topic has no option 'maxOffsetPerTrigger'; did you mean 'maxOffsetsPerTrigger'?"),
+        (22, "options: a topic has no option 'compresion.type'; did you mean 'compression.type'?"),
+    ]
+    nobody = ORDERS.replace("sources:\n", "options: {security.protocol: SASL_SSL}\nsources:\n", 1)
+    (_, source), (_, sink) = mistakes(nobody, tmp_path)
+    assert "source orders: options: " in source
+    assert "sink out: options: sasl.mechanism is ''; it must be one of PLAIN, SCRAM-SHA-256" in sink
+
+
+def test_options_given_beside_the_file_stand_in_for_its_own(tmp_path: Path) -> None:
+    """S4 S1: however they are spelt, and before anything is checked; those of a part stay its own."""
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        ORDERS.replace("sources:\n", "options: {kafka.security.protocol: SASL_SSL}\nsources:\n", 1)
+    )
+    pipeline = load(file, {"security.protocol": "PLAINTEXT", "client.id": "here"})
+    assert dict(pipeline.options) == {"security.protocol": "PLAINTEXT", "client.id": "here"}

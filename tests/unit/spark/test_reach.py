@@ -76,7 +76,11 @@ def test_a_job_speaks_tls_where_its_options_say_so(
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"security.protocol": "TLS"}, "security.protocol"), ({"request.timeout.ms": "soon"}, "is no number")],
+    [
+        ({"security.protocol": "TLS"}, "security.protocol"),
+        ({"request.timeout.ms": "soon"}, "it must be a whole number"),
+        ({"kafka.sasl.pasword": "x"}, "did you mean 'sasl.password'"),
+    ],
 )
 def test_a_wrong_option_is_told(options: dict[str, str], said: str) -> None:
     """S6: in a sentence."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -63,7 +63,8 @@ class PipelineBuilder:
         """Where a source or step goes: a topic, a lake or an upserted table."""
         self._add("sinks", name, _renamed(keys), self._here())
 
-    def build(self) -> Pipeline:
+    def build(self, options: Mapping[str, str] | None = None) -> Pipeline:
+        """The pipeline as a whole; `options` are for every topic, before its own."""
         from braidmq.spark.pipelines.loading import understand
 
         entries: dict[str, Any] = {key: Node.of(value, self._line) for key, value in self._settings.items()}
@@ -72,7 +73,7 @@ class PipelineBuilder:
                 entries[part] = Node(min(node.line for node in named.values()), dict(named))
         self._notebook.raise_if_any()
         tree = Node(self._line, entries)
-        return understand(tree, Path(self._file).parent, Notebook(self._file))
+        return understand(tree, Path(self._file).parent, Notebook(self._file), options)
 
     def run(self, *, once: bool = False, **options: Any) -> None:
         """Runs it here and now, until it is stopped; with `once`, until everything there is has been read."""

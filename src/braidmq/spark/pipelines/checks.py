@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from braidmq.spark.options import OptionError
 from braidmq.spark.pipelines import graph, known_columns
+from braidmq.spark.pipelines.connecting import topic_options
 from braidmq.spark.pipelines.mistakes import Notebook, closest, suggestion
 from braidmq.spark.pipelines.model import (
     BadRecords,
@@ -21,11 +23,13 @@ from braidmq.spark.pipelines.model import (
     UpsertSink,
     WindowStep,
 )
+from braidmq.spark.query import parse_query
+from braidmq.spark.sink_options import parse_sink
 
 
 def check(pipeline: Pipeline, notebook: Notebook) -> None:
     """Notes what is wrong between the parts. Later checks rely on earlier ones: the first kind ends it."""
-    for find in (_names, _ring, _streams, known_columns.missing, _event_time, _targets):
+    for find in (_names, _ring, _streams, known_columns.missing, _event_time, _targets, _options):
         for line, text in find(pipeline):
             notebook.note(line, text)
         if notebook.mistakes:
@@ -153,6 +157,21 @@ def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
                 yield source.place.line, f"bad records of topic {source.topic} cannot go back into it"
             if f"{source.name}_bad" in names:
                 yield source.place.line, f"{source.name}_bad is the query for bad records; rename that sink"
+
+
+def _options(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
+    """What queries would find wrong with their options, security among them."""
+    for part in (*pipeline.sources, *pipeline.sinks):
+        try:
+            if isinstance(part, TopicSource):
+                given = {**topic_options(pipeline, part.options), "subscribe": part.topic}
+                parse_query(given, streaming=part.stream)
+            elif isinstance(part, TopicSink):
+                given = {**topic_options(pipeline, part.options), "topic": part.topic}
+                parse_sink(given, streaming=True, overwrite=False)
+        except OptionError as error:
+            kind = "source" if isinstance(part, TopicSource) else "sink"
+            yield part.place.line, f"{kind} {part.name}: options: {error}"
 
 
 def _loop(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:

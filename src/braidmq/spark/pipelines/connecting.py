@@ -1,21 +1,55 @@
-"""The cluster of a pipeline, for what is asked of it on the driver: topics, offsets, a sample of records."""
+"""The cluster of a topic in a pipeline, for what is asked of it on the driver: topics, offsets, a sample.
+
+`options` at the top of a file are for every topic; a source or sink may add its own, or say otherwise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from braidmq.client.cluster import Cluster
-from braidmq.client.security import SecurityError, parse_security
+from braidmq.spark.options import CLIENT_OPTIONS, PREFIX, OptionError, merged
+from braidmq.spark.options import Options as CheckedOptions
 from braidmq.spark.pipelines.mistakes import PipelineError
-from braidmq.spark.pipelines.model import Pipeline
+from braidmq.spark.pipelines.model import Options, Pipeline, TopicSink, TopicSource
+from braidmq.spark.reach import reach
 
 CLIENT_ID = "braid-pipeline"
 TIMEOUT_S = 10.0
+OF_THE_VALUE = "value."
+"""How options of a source begin that are for the parser of its values."""
 
 
-def connect(pipeline: Pipeline) -> Cluster:
-    """With the security that `options` of the file describe, as its queries have it."""
-    settings = {name.removeprefix("kafka."): text for name, text in pipeline.options}
+def topic_options(pipeline: Pipeline, own: Options = ()) -> dict[str, str]:
+    """The options of `format("braid")` for a topic with these options of its own."""
+    first = {"bootstrap.servers": pipeline.bootstrap}
+    return merged(first, dict(pipeline.options), dict(about_topics(own)))
+
+
+def about_topics(own: Options) -> Options:
+    """Those that are not for a parser."""
+    return tuple((name, text) for name, text in own if not name.startswith(OF_THE_VALUE))
+
+
+def mistake_in(own: Options, known: Iterable[str]) -> str | None:
+    """What is wrong with the names of options, of which `known` are right beside those of connections."""
     try:
-        security = parse_security(settings)
-    except SecurityError as error:
-        raise PipelineError(f"{pipeline.place.file}: options: {error}") from None
-    return Cluster(pipeline.bootstrap, client_id=CLIENT_ID, timeout_s=TIMEOUT_S, security=security)
+        CheckedOptions(dict(about_topics(own)), known, "a topic")
+    except OptionError as error:
+        return str(error)
+    return None
+
+
+def connection_options(own: Options) -> Options:
+    """Those that say how a cluster is reached, for a topic that lies beside another."""
+    return tuple((name, text) for name, text in own if name.lower().removeprefix(PREFIX) in CLIENT_OPTIONS)
+
+
+def connect(pipeline: Pipeline, part: TopicSource | TopicSink | None = None) -> Cluster:
+    """Reached as the queries of that part reach it."""
+    place = part.place if part is not None else pipeline.place.file
+    try:
+        options = topic_options(pipeline, part.options if part is not None else ())
+        return reach(options["bootstrap.servers"], options, CLIENT_ID, TIMEOUT_S)
+    except OptionError as error:
+        raise PipelineError(f"{place}: options: {error}") from None

@@ -99,7 +99,7 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from braidmq.spark.pipelines.reasons import explain
 
     try:
-        with connect(pipeline) as cluster:
+        with connect(pipeline, source) as cluster:
             consumer = Consumer(cluster)
             consumer.seek(source.topic, partition, offset)
             value = next((each.value for each in consumer.poll() if each.offset == offset), None)

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.pipelines import avro
+from braidmq.spark.pipelines.connecting import OF_THE_VALUE
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
     AvroSchema,
@@ -134,8 +135,8 @@ def _parsed(records: DataFrame, source: TopicSource, schema: StructType) -> tupl
 def _parser_options(source: TopicSource) -> Iterator[tuple[str, str]]:
     """Options of Spark's parser, written as `value.sep: ";"`; the others go to the topic."""
     for name, text in source.options:
-        if name.startswith("value."):
-            yield name.removeprefix("value."), text
+        if name.startswith(OF_THE_VALUE):
+            yield name.removeprefix(OF_THE_VALUE), text
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from braidmq.spark.options import merged
 from braidmq.spark.pipelines.builder import PipelineBuilder
 from braidmq.spark.pipelines.checks import check
 from braidmq.spark.pipelines.document import Node, parse_yaml
@@ -15,19 +18,22 @@ from braidmq.spark.pipelines.model import Pipeline
 from braidmq.spark.pipelines.reading import read
 
 
-def load(path: str | Path) -> Pipeline:
-    """The pipeline a file describes; `PipelineMistakes` with every line that is wrong."""
+def load(path: str | Path, options: Mapping[str, str] | None = None) -> Pipeline:
+    """The pipeline a file describes; `PipelineMistakes` with every line that is wrong.
+
+    `options` are for every topic, before those of the same meaning at the top of the file.
+    """
     file = Path(path)
     if not file.is_file():
         raise PipelineError(f"there is no file {file}; braid pipeline init writes one for you")
     if file.suffix == ".py":
-        return _from_program(file)
+        return _from_program(file, options)
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise PipelineError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     notebook = Notebook(str(file))
-    return understand(parse_yaml(text, notebook), file.parent, notebook)
+    return understand(parse_yaml(text, notebook), file.parent, notebook, options)
 
 
 def loads(text: str, directory: Path, file: str = "pipeline.yaml") -> Pipeline:
@@ -36,21 +42,24 @@ def loads(text: str, directory: Path, file: str = "pipeline.yaml") -> Pipeline:
     return understand(parse_yaml(text, notebook), directory, notebook)
 
 
-def understand(tree: Node, directory: Path, notebook: Notebook) -> Pipeline:
+def understand(
+    tree: Node, directory: Path, notebook: Notebook, options: Mapping[str, str] | None = None
+) -> Pipeline:
     pipeline = read(tree, directory.resolve(), notebook)
     notebook.raise_if_any()
+    pipeline = replace(pipeline, options=tuple(merged(dict(pipeline.options), options or {}).items()))
     check(pipeline, notebook)
     notebook.raise_if_any()
     return pipeline
 
 
-def _from_program(file: Path) -> Pipeline:
+def _from_program(file: Path, options: Mapping[str, str] | None) -> Pipeline:
     builders = [each for each in vars(load_module(file)).values() if isinstance(each, PipelineBuilder)]
     if len(builders) != 1:
         raise PipelineError(
             f"{file} makes {len(builders) or 'no'} pipelines; it must hold one: pipe = pipeline('name')"
         )
-    return builders[0].build()
+    return builders[0].build(options)
 
 
 def load_module(file: Path) -> ModuleType:

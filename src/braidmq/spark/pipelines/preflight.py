@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from braidmq.client.admin import Admin, TopicDescription
 from braidmq.client.cluster import TopicPartition
-from braidmq.client.errors import ClientError
+from braidmq.client.errors import AuthenticationFailed, ClientError
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.pipelines import graph
 from braidmq.spark.pipelines.checkpoint import Checkpoint, Offsets
-from braidmq.spark.pipelines.connecting import connect
+from braidmq.spark.pipelines.connecting import connect, connection_options, topic_options
 from braidmq.spark.pipelines.mistakes import Mistake, PipelineError, PipelineMistakes, suggestion
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, Start, TopicSink, TopicSource
 from braidmq.wire.errors import ApiError, ErrorCode
+
+Part = TopicSource | TopicSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +35,65 @@ class Reading:
         return max(0, self.end_offset - self.next_offset)
 
 
+class Side:
+    """One of the clusters that topics of a pipeline lie on; most pipelines have one."""
+
+    def __init__(self, pipeline: Pipeline, part: Part) -> None:
+        self.bootstrap = topic_options(pipeline, part.options)["bootstrap.servers"]
+        self.cluster = connect(pipeline, part)
+        self.admin = Admin(self.cluster)
+        self._file = pipeline.place.file
+        self._topics: dict[str, TopicDescription] | None = None
+
+    def topics(self) -> dict[str, TopicDescription]:
+        if self._topics is None:
+            try:
+                self._topics = {topic.name: topic for topic in self.admin.describe_topics()}
+            except AuthenticationFailed as error:
+                raise PipelineError(f"{error}; options in {self._file} say who we are") from error
+            except ClientError as error:
+                raise PipelineError(
+                    f"no broker answers at {self.bootstrap}: {error}; start one with braid serve, or set"
+                    f" bootstrap in {self._file}"
+                ) from error
+        return self._topics
+
+
 class Preflight:
-    """Questions to the cluster of one pipeline."""
+    """Questions to the clusters of one pipeline."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._cluster = connect(pipeline)
-        self._admin = Admin(self._cluster)
-        self._topics: dict[str, TopicDescription] | None = None
+        self._sides: dict[str, Side] = {}
+
+    def _side(self, part: Part) -> Side:
+        key = repr(sorted(topic_options(self._pipeline, connection_options(part.options)).items()))
+        if key not in self._sides:
+            self._sides[key] = Side(self._pipeline, part)
+        return self._sides[key]
 
     def check_topics(self) -> None:
         """Every topic that is read exists; a misspelt one is told with its line."""
-        known = self.topics()
-        mistakes = [
-            Mistake(
-                source.place, f"there is no topic {source.topic}{suggestion(source.topic, _plain(known))}"
-            )
-            for source in self._pipeline.sources
-            if isinstance(source, TopicSource) and source.topic not in known
-        ]
+        mistakes = []
+        for source in self._pipeline.sources:
+            if not isinstance(source, TopicSource):
+                continue
+            known = self._side(source).topics()
+            if source.topic not in known:
+                near = suggestion(source.topic, _plain(known))
+                mistakes.append(Mistake(source.place, f"there is no topic {source.topic}{near}"))
         if mistakes:
             raise PipelineMistakes(mistakes)
 
     def create_targets(self) -> list[str]:
         """Makes the topics that are written to and not there yet; their names."""
-        made = []
-        for topic, partitions in self._targets():
-            if topic in self.topics() or topic in made:
+        made: list[str] = []
+        for part, topic, partitions in self._targets():
+            side = self._side(part)
+            if topic in side.topics() or topic in made:
                 continue
             try:
-                self._admin.create_topic(topic, partitions or -1)
+                side.admin.create_topic(topic, partitions or -1)
             except ApiError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
@@ -81,27 +112,17 @@ class Preflight:
                     )
         return rows
 
-    def topics(self) -> dict[str, TopicDescription]:
-        if self._topics is None:
-            try:
-                self._topics = {topic.name: topic for topic in self._admin.describe_topics()}
-            except ClientError as error:
-                raise PipelineError(
-                    f"no broker answers at {self._pipeline.bootstrap}: {error}; start one with braid serve,"
-                    f" or set bootstrap in {self._pipeline.place.file}"
-                ) from error
-        return self._topics
-
     def close(self) -> None:
-        self._cluster.close()
+        for side in self._sides.values():
+            side.cluster.close()
 
-    def _targets(self) -> Iterator[tuple[str, int | None]]:
+    def _targets(self) -> Iterator[tuple[Part, str, int | None]]:
         for sink in self._pipeline.sinks:
             if isinstance(sink, TopicSink):
-                yield sink.topic, sink.partitions
+                yield sink, sink.topic, sink.partitions
         for source in self._pipeline.sources:
             if isinstance(source, TopicSource) and source.bad_topic is not None:
-                yield source.bad_topic, None
+                yield source, source.bad_topic, None
 
     def _queries(self) -> Iterator[tuple[str, list[TopicSource | None]]]:
         """Each query with its streams in Spark's order; None stands for one that is no topic."""
@@ -113,7 +134,7 @@ class Preflight:
                 yield f"{source.name}_bad", [source]
 
     def _of_source(self, query: str, source: TopicSource, at: Offsets | None) -> list[Reading]:
-        topic = self.topics()[source.topic]
+        topic = self._side(source).topics()[source.topic]
         if at is not None:
             reached = {int(index): offset for index, offset in at.get(source.topic, {}).items()}
         else:
@@ -131,7 +152,7 @@ class Preflight:
         if source.start is Start.LATEST:
             return ends
         wanted = {TopicPartition(topic.name, index): int(source.start) for index in ends}
-        found = list_offsets(self._cluster, wanted)
+        found = list_offsets(self._side(source).cluster, wanted)
         return {
             at.partition: spot.offset if spot.offset >= 0 else ends[at.partition]
             for at, spot in found.items()

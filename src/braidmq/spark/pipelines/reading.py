@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from braidmq.address import AddressError, parse_addresses
+from braidmq.spark.options import READ_OPTIONS
 from braidmq.spark.pipelines import avro, ddl, sql_names
+from braidmq.spark.pipelines.connecting import mistake_in
 from braidmq.spark.pipelines.document import Node
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, Place, suggestion
 from braidmq.spark.pipelines.model import (
@@ -31,6 +33,7 @@ from braidmq.spark.pipelines.model import (
     LakeSink,
     Metadata,
     NewestStep,
+    Options,
     OutputMode,
     Pipeline,
     PythonStep,
@@ -48,6 +51,7 @@ from braidmq.spark.pipelines.model import (
     WindowStep,
 )
 from braidmq.spark.pipelines.section import Section
+from braidmq.spark.sink_options import SINK_OPTIONS
 
 BOOTSTRAP = "127.0.0.1:9092"
 INFER = "infer"
@@ -78,7 +82,7 @@ def read(node: Node, directory: Path, notebook: Notebook) -> Pipeline:
         checkpoint=directory / (top.text("checkpoint") or f"checkpoints/{name}"),
         parallelism=top.number("parallelism", 4, 1, PARALLELISM_MAX),
         restarts_max=top.number("restarts", 20, 0, 1_000_000),
-        options=top.options("options"),
+        options=_options(top, (*READ_OPTIONS, *SINK_OPTIONS)),
         spark=top.options("spark"),
         sources=tuple(filter(None, reader.all(top, "sources", "source", reader.source))),
         steps=tuple(filter(None, reader.all(top, "steps", "step", reader.step))),
@@ -170,7 +174,7 @@ class _Reader:
             watermark=_watermark(section),
             batch_records_max=section.number("batch_records_max", 0, 1) or None,
             stream=_stream(section, True),
-            options=section.options("options"),
+            options=_options(section, READ_OPTIONS),
         )
         if format_ is ValueFormat.AVRO:
             return replace(source, avro=self._avro(section, avro.ddl))
@@ -326,7 +330,7 @@ class _Reader:
             mode=section.choice("mode", OutputMode, OutputMode.APPEND),
             every=section.duration("every"),
             partitions=section.number("partitions", 0, 1, 100_000) or None,
-            options=section.options("options"),
+            options=_options(section, SINK_OPTIONS),
         )
 
     def _lake_sink(self, name: str, section: Section) -> LakeSink:
@@ -358,6 +362,13 @@ class _Reader:
             buckets=section.number("buckets", 8, 1, BUCKETS_MAX),
             every=section.duration("every"),
         )
+
+
+def _options(section: Section, known: Iterable[str]) -> Options:
+    found = section.options("options")
+    if wrong := mistake_in(found, known):
+        section.note(f"options: {wrong}", section.line_of("options"))
+    return found
 
 
 def _one_input(section: Section) -> tuple[str, ...]:

@@ -262,6 +262,7 @@ class Compiled:
 def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Compiled]:
     """All queries; Spark's analysis is done, nothing runs yet."""
     from braidmq.spark.pipelines import sinks, steps
+    from braidmq.spark.pipelines.connecting import connection_options
     from braidmq.spark.pipelines.frames import stateful_operators
     from braidmq.spark.pipelines.sources import Opener
 
@@ -287,7 +288,8 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
             and source.bad_records is BadRecords.SIDE_TOPIC
             and source.bad_topic
         ):
-            writer = sinks.to_topic(opener.bad_rows(source), source.bad_topic, pipeline)
+            beside = connection_options(source.options)
+            writer = sinks.to_topic(opener.bad_rows(source), source.bad_topic, pipeline, beside)
             name = f"{source.name}_bad"
             made[name] = Compiled(sinks.starting(writer, name, checkpoint, None))
     return made

@@ -15,9 +15,18 @@ from braidmq.spark.lake.schema import DATE, utc_date
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines import formats, upsert
 from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.connecting import topic_options
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.frames import columns_there, told_at
-from braidmq.spark.pipelines.model import LakeSink, OutputMode, Pipeline, Sink, TopicSink, UpsertSink
+from braidmq.spark.pipelines.model import (
+    LakeSink,
+    Options,
+    OutputMode,
+    Pipeline,
+    Sink,
+    TopicSink,
+    UpsertSink,
+)
 
 LAKE_EVERY, UPSERT_EVERY = Duration(60), Duration(10)
 """Files and versions of a table cost more than records: by default they are made less often."""
@@ -32,7 +41,7 @@ def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkp
         if isinstance(sink, TopicSink):
             records = formats.encode(frame, sink)
             if sink.mode is OutputMode.APPEND:
-                writer = to_topic(records, sink.topic, pipeline).options(**dict(sink.options))
+                writer = to_topic(records, sink.topic, pipeline, sink.options)
             else:
                 writer = _changes_to_topic(records, sink, pipeline, checkpoint)
             every = sink.every
@@ -44,17 +53,15 @@ def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkp
     return starting(writer, sink.name, checkpoint, every)
 
 
-def to_topic(records: DataFrame, topic: str, pipeline: Pipeline) -> DataStreamWriter:
-    options = {"bootstrap.servers": pipeline.bootstrap, "topic": topic, **dict(pipeline.options)}
-    return records.writeStream.format("braid").options(**options)
+def to_topic(records: DataFrame, topic: str, pipeline: Pipeline, own: Options = ()) -> DataStreamWriter:
+    return records.writeStream.format("braid").options(**topic_options(pipeline, own)).option("topic", topic)
 
 
 def _changes_to_topic(
     records: DataFrame, sink: TopicSink, pipeline: Pipeline, checkpoint: Checkpoint
 ) -> DataStreamWriter:
     """Spark lets Python sinks append only: changed rows go as numbered batches of one named write."""
-    options = {"bootstrap.servers": pipeline.bootstrap, "topic": sink.topic}
-    options |= {**dict(pipeline.options), **dict(sink.options)}
+    options = {**topic_options(pipeline, sink.options), "topic": sink.topic}
 
     def write(rows: DataFrame, batch: int) -> None:
         named = {"writeId": _identity(checkpoint, sink.name), "writeNumber": str(batch)}

@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType
 
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as ConsumerStart
+from braidmq.spark.options import merged
 from braidmq.spark.pipelines import avro, formats, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import connect
+from braidmq.spark.pipelines.connecting import connect, topic_options
 from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
@@ -60,14 +61,8 @@ class Opener:
     def records(self, source: TopicSource) -> DataFrame:
         """The records of a topic, undecoded."""
         reader = self.spark.readStream if source.stream else self.spark.read
-        options = {
-            "bootstrap.servers": self.pipeline.bootstrap,
-            "subscribe": source.topic,
-            "isolation": "read_committed",
-            **_start(source),
-            **dict(self.pipeline.options),
-            **{name: text for name, text in source.options if not name.startswith("value.")},
-        }
+        ours = {"subscribe": source.topic, "isolation": "read_committed", **_start(source)}
+        options = merged(ours, topic_options(self.pipeline, source.options))
         if Metadata.HEADERS in source.metadata:
             options["includeHeaders"] = "true"
         if source.stream and source.batch_records_max is not None:
@@ -128,7 +123,7 @@ class Opener:
 def sample(pipeline: Pipeline, source: TopicSource) -> list[bytes]:
     """The first values of a topic, over all its partitions."""
     values: list[bytes] = []
-    with connect(pipeline) as cluster:
+    with connect(pipeline, source) as cluster:
         consumer = Consumer(cluster, reset=ConsumerStart.EARLIEST)
         consumer.assign(source.topic, start=ConsumerStart.EARLIEST)
         for _ in range(SAMPLE_POLLS_MAX):

@@ -225,7 +225,8 @@ def lags(cluster: Cluster, topics: Iterable[str]) -> list[Lag]:
     for group in groups.all():
         if group.group_id.startswith(LEDGERS):
             continue
-        found += [(group, each) for each in groups.positions(group.group_id) if each.topic in wanted]
+        positions = groups.positions(group.group_id, group.group_type)
+        found += [(group, each) for each in positions if each.topic in wanted]
     known = {TopicPartition(each.topic, each.partition) for _, each in found}
     starts = list_offsets(cluster, dict.fromkeys(known, int(Start.EARLIEST))) if known else {}
     return [

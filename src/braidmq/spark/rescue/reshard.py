@@ -198,7 +198,7 @@ def _groups(groups: Groups, job: Reshard) -> tuple[dict[str, dict[int, int]], li
         name = listed.group_id
         if name == job.group or name.startswith(LEDGERS):
             continue
-        offsets = groups.committed(name)
+        offsets = groups.committed(name, listed.group_type)
         if any(at.topic == job.into for at in offsets):
             moved.append(name)
         elif old := {at.partition: offset for at, offset in offsets.items() if at.topic == job.topic}:
