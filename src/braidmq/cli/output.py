@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def print_json(value: Any) -> None:
@@ -12,17 +15,23 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print(table_of(columns, rows, title))
+
+
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
     """A table; columns whose heading ends in `#` hold numbers and are set to the right."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in columns:
-        table.add_column(heading.rstrip("#"), justify="right" if heading.endswith("#") else "left")
+        side = "right" if heading.endswith("#") else "left"
+        table.add_column(heading.rstrip("#"), justify=side, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    Console(highlight=False).print(table)
+    return table
 
 
 def text_of(content: bytes | None) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from braidmq.cli.moment import format_moment
-from braidmq.cli.output import print_table
+from braidmq.cli.output import print_table, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from braidmq.spark.pipelines.model import Pipeline
     from braidmq.spark.pipelines.status import QueryStatus, RunStatus
 
-COLUMNS = ("query", "state", "batch#", "rows#", "rows/s#", "batch ms#", "lag#", "state rows#", "state MB#")
+COLUMNS = ("query", "status", "batch#", "rows#", "rows/s#", "batch ms#", "lag#", "state rows#", "state MB#")
 LINE_EVERY_S = 5.0
 """Without a terminal, at most one line per query in this time."""
 
@@ -99,18 +99,8 @@ def print_status(status: RunStatus) -> None:
 
 
 def _table(status: RunStatus) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     title = f"{status.pipeline}: {status.state}" + (f"   Spark's own page: {status.ui}" if status.ui else "")
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in COLUMNS:
-        table.add_column(heading.rstrip("#"), justify="right" if heading.endswith("#") else "left")
-    for query in status.queries:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in _cells(query)))
-        if query.error:
-            table.add_row("", query.error)
-    return table
+    return table_of(COLUMNS, [_cells(query) for query in status.queries], title)
 
 
 def _cells(query: QueryStatus) -> tuple[object, ...]:

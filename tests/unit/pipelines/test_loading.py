@@ -143,6 +143,18 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     """S4: one look, not one run for each."""
     text = ORDERS.replace("schema:", "shema:").replace("size:", "sise:").replace("key:", "kee:")
     assert len(mistakes(text, tmp_path)) >= 3
+    text = ORDERS.replace("watermark:", "watermak:").replace("from: per_minute", "from: per_minut")
+    assert [line for line, _ in mistakes(text, tmp_path)] == [7, 18]
+
+
+def test_a_mistake_is_not_told_again_by_what_comes_after_it(tmp_path: Path) -> None:
+    """S4: neither by what reads a part that could not be read, nor by its columns."""
+    unread = ORDERS.replace("    window:\n", "    windo:\n")
+    assert [line for line, _ in mistakes(unread, tmp_path)] == [13]
+    by = ORDERS.replace("      on: at\n", "      on: at\n      by: iid\n").replace(
+        "key: window_start", "key: id"
+    )
+    assert [line for line, _ in mistakes(by, tmp_path)] == [11]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def check(pipeline: Pipeline, notebook: Notebook) -> None:
 
 def _names(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     seen: dict[str, int] = {}
+    known = [part.name for part in (*pipeline.sources, *pipeline.steps)]
     for part in (*pipeline.sources, *pipeline.steps):
         if part.name.lower() in seen:
             yield (
@@ -45,7 +46,16 @@ def _names(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
                 f"{part.name} is also the name on line {seen[part.name.lower()]}",
             )
         seen[part.name.lower()] = part.place.line
-    known = [part.name for part in (*pipeline.sources, *pipeline.steps)]
+    yield from _unknown_names(pipeline, known)
+
+
+def check_names(pipeline: Pipeline, known: list[str], notebook: Notebook) -> None:
+    """Notes inputs that nothing is called; `known` also has what could not be read for other mistakes."""
+    for line, text in _unknown_names(pipeline, known):
+        notebook.note(line, text)
+
+
+def _unknown_names(pipeline: Pipeline, known: list[str]) -> Iterator[tuple[int, str]]:
     for step in pipeline.steps:
         others = [name for name in known if name != step.name]
         for name in step.inputs:
@@ -58,7 +68,7 @@ def _names(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
                     f"step {step.name} reads {name}, which is not there{suggestion(name, others)}",
                 )
     for sink in pipeline.sinks:
-        if sink.source not in known:
+        if sink.source and sink.source not in known:
             yield (
                 sink.place.line,
                 f"sink {sink.name} reads {sink.source}, which is not there{suggestion(sink.source, known)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from braidmq.spark.pipelines import avro, ddl
+from braidmq.spark.pipelines import avro, ddl, graph
 from braidmq.spark.pipelines.mistakes import closest, suggestion
 from braidmq.spark.pipelines.model import (
     DedupStep,
@@ -79,14 +79,19 @@ def missing(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
         found = of(pipeline, part.name)
         if part.watermark is not None and found is not None:
             yield from _watermark(part.place.line, f"{part.name}: watermark", part.watermark.column, found)
-    for step in pipeline.steps:
-        for name, wanted in _wanted_by(step):
-            yield from _not_in(
-                of(pipeline, name), wanted, step.place.line, f"step {step.name}: {name} has no column"
-            )
+    doubtful: set[str] = set()
+    """Steps with a mistake: what they would hand on is anybody's guess."""
+    for each in graph.in_order(pipeline):
+        step = pipeline.step(each)
+        for name, wanted in _wanted_by(step) if doubtful.isdisjoint(graph.upstream(pipeline, each)) else ():
+            for column in _not_in(of(pipeline, name), wanted):
+                doubtful.add(each)
+                yield step.place.line if step else 1, f"step {each}: {name} has no column {column}"
     for sink in pipeline.sinks:
-        before = f"sink {sink.name}: {sink.source} has no column"
-        yield from _not_in(of(pipeline, sink.source), _wanted_by_sink(sink), sink.place.line, before)
+        if not doubtful.isdisjoint(graph.upstream(pipeline, sink.source)):
+            continue
+        for column in _not_in(of(pipeline, sink.source), _wanted_by_sink(sink)):
+            yield sink.place.line, f"sink {sink.name}: {sink.source} has no column {column}"
         if isinstance(sink, TopicSink):
             yield from _of_topic_sink(pipeline, sink)
 
@@ -129,12 +134,11 @@ def _of_topic_sink(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, s
         )
 
 
-def _not_in(
-    found: Columns | None, wanted: tuple[str, ...], line: int, before: str
-) -> Iterator[tuple[int, str]]:
+def _not_in(found: Columns | None, wanted: tuple[str, ...]) -> Iterator[str]:
+    """Those that are not there, each with what was probably meant."""
     for name in wanted:
         if found is not None and name not in found:
-            yield line, f"{before} {name}{suggestion(name, found)}"
+            yield f"{name}{suggestion(name, found)}"
 
 
 def _watermark(line: int, what: str, column: str, found: Columns) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from braidmq.spark.options import merged
 from braidmq.spark.pipelines.builder import PipelineBuilder
-from braidmq.spark.pipelines.checks import check
+from braidmq.spark.pipelines.checks import check, check_names
 from braidmq.spark.pipelines.document import Node, parse_yaml
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
 from braidmq.spark.pipelines.model import Pipeline
@@ -46,11 +46,22 @@ def understand(
     tree: Node, directory: Path, notebook: Notebook, options: Mapping[str, str] | None = None
 ) -> Pipeline:
     pipeline = read(tree, directory.resolve(), notebook)
+    if notebook.mistakes:
+        check_names(pipeline, _declared(tree), notebook)
     notebook.raise_if_any()
     pipeline = replace(pipeline, options=tuple(merged(dict(pipeline.options), options or {}).items()))
     check(pipeline, notebook)
     notebook.raise_if_any()
     return pipeline
+
+
+def _declared(tree: Node) -> list[str]:
+    """The names of all sources and steps, those that could not be read among them."""
+    found: list[str] = []
+    for part in ("sources", "steps"):
+        section = tree.value.get(part) if isinstance(tree.value, dict) else None
+        found += section.value if section and isinstance(section.value, dict) else ()
+    return found
 
 
 def _from_program(file: Path, options: Mapping[str, str] | None) -> Pipeline:

@@ -52,9 +52,9 @@ class Side:
             except AuthenticationFailed as error:
                 raise PipelineError(f"{error}; options in {self._file} say who we are") from error
             except ClientError as error:
+                what = str(error).partition("; is a broker running")[0]
                 raise PipelineError(
-                    f"no broker answers at {self.bootstrap}: {error}; start one with braid serve, or set"
-                    f" bootstrap in {self._file}"
+                    f"{what}; start a broker there (braid serve), or set bootstrap in {self._file}"
                 ) from error
         return self._topics
 
