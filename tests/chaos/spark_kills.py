@@ -1,10 +1,11 @@
 """kill -9 of a Spark driver, again and again, in the midst of a stream from a topic to another.
 
 The driver's whole session is killed, JVM and Python workers with it, or now and then only one Python process
-first; then the stream is started from its checkpoint. Kills come at random times, and most of them after a
-moment chosen by chance has come up: before a task has written, while they write, before the batch is decided,
-after its commit (`spark_moments.py`). At the end the second topic must hold what the first does, each record
-once and in the order of its key: by an audit of our own, and by a stock client that reads committed records.
+first; then the stream is started from its checkpoint. Kills come at random times, and most of them at a kind
+of moment chosen by chance (`spark_moments.py`): the driver is stopped at random times until it is found
+before a task has written, while they write, before the batch is decided, in its commit, or after it. At the
+end the second topic must hold what the first does, each record once and in the order of its key: by an audit
+of our own, and by a stock client that reads committed records.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ EARLY_SHARE = 0.2
 """Of the kills, those that come in the first batch of a run: mostly one that is done again."""
 WORKER_SHARE = 0.25
 """Of the kills, those that hit one Python process first: a task or a commit fails under Spark."""
-AIMS = (None, Moment.READING, Moment.WRITING, Moment.WRITTEN, Moment.COMMITTED)
-"""What kills wait for; between what is seen and what is hit there is a little time, so they scatter."""
-AIM_SECONDS_MAX = 10.0
-SCATTER_SECONDS_MAX = 0.03
+AIMS = (None, *MID_BATCH)
+"""What kills wait for; None: for nothing."""
+AIM_SECONDS_MAX = 30.0
+LOOK_SECONDS_MAX = 0.05
+"""Between two looks at a driver, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +167,14 @@ class Runs:
 def kill_session(session: int) -> int:
     """Kills every process of a session; how many there were. Workers have groups of their own, and outlive
     their parents: only the session holds them together."""
+    return signal_session(session, signal.SIGKILL)
+
+
+def signal_session(session: int, number: signal.Signals) -> int:
     living = processes_of(session)
     for pid in living:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     return len(living)
 
 
@@ -193,21 +199,30 @@ def kill_somewhere(
         raise ChaosFailed(f"the stream did not come up; it ended with {driver.poll()}")
     if chance.random() < EARLY_SHARE:
         wait_until(lambda: watch.moment() is not Moment.STARTING, START_SECONDS_MAX)
-        aim = None
     else:
         before = last_batch(checkpoint, "commits")
         wait_until(lambda: last_batch(checkpoint, "commits") > before, START_SECONDS_MAX)
         time.sleep(chance.uniform(0, RUN_SECONDS_MAX))
-    others = [pid for pid in processes_of(driver.pid) if pid != driver.pid]
-    workers = [pid for pid in others if "python" in psutil.Process(pid).name()]
-    wait_until(lambda: aim is None or watch.moment() is aim, AIM_SECONDS_MAX)
-    time.sleep(chance.uniform(0, SCATTER_SECONDS_MAX))
+    stop_at(driver.pid, watch, chance, aim)
     if driver.poll() is not None:
         raise ChaosFailed(f"the stream ended by itself with {driver.poll()}")
+    others = [pid for pid in processes_of(driver.pid) if pid != driver.pid]
+    workers = [pid for pid in others if "python" in psutil.Process(pid).name()]
     if workers and chance.random() < WORKER_SHARE:
-        with suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
+        os.kill(chance.choice(workers), signal.SIGKILL)
+        signal_session(driver.pid, signal.SIGCONT)
         time.sleep(chance.uniform(0, 1.0))
+
+
+def stop_at(session: int, watch: Watch, chance: random.Random, aim: Moment | None) -> None:
+    """Stops a driver again and again until it is found at a moment, and leaves it so."""
+    deadline = time.monotonic() + AIM_SECONDS_MAX
+    while True:
+        signal_session(session, signal.SIGSTOP)
+        if aim is None or watch.moment() is aim or time.monotonic() > deadline:
+            return
+        signal_session(session, signal.SIGCONT)
+        time.sleep(chance.uniform(0, LOOK_SECONDS_MAX))
 
 
 def wait_until(is_so: Callable[[], bool], seconds_max: float) -> None:

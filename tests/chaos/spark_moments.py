@@ -2,8 +2,8 @@
 
 Spark writes a batch's number into `offsets` before it runs and into `commits` when it is through. In between
 each task opens a transaction, the driver decides the batch in the query's ledger, and then ends the tasks'
-transactions. All of that outlives the driver, so it can be looked at while it runs, to kill it at a chosen
-moment, and after the kill, to know which one it was.
+transactions. All of that outlives the driver, so it can be looked at while it is stopped, to kill it at a
+chosen moment, and after the kill, to know which one it was.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class Moment(StrEnum):
     READING = "before a task wrote"
     WRITING = "while tasks wrote"
     WRITTEN = "after the tasks' writes"
+    DECIDING = "in the decision"
     DECIDED = "in the commit"
     COMMITTED = "after the commit"
     """Of the sink; Spark has not noted it."""
 
 
-MID_BATCH = (Moment.READING, Moment.WRITING, Moment.WRITTEN, Moment.DECIDED, Moment.COMMITTED)
+MID_BATCH = tuple(each for each in Moment if each not in (Moment.STARTING, Moment.BETWEEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Seen:
 
     planned: int
     noted: int
+    is_deciding: bool
     decision: Decision | None
     open_ids: frozenset[str]
 
@@ -64,6 +66,8 @@ class Watch:
             return Moment.STARTING
         if seen.planned == seen.noted:
             return Moment.BETWEEN
+        if seen.is_deciding:
+            return Moment.DECIDING
         if seen.decision is not None and seen.decision.batch == seen.planned:
             return Moment.DECIDED if self._is_open(seen.decision) else Moment.COMMITTED
         if not seen.open_ids:
@@ -78,9 +82,15 @@ class Watch:
             for each in self._transactions.all(states=[ONGOING])
             if scope and each.transactional_id.startswith(f"{scope}/")
         )
-        decision = Ledger(self._cluster, self._client, scope, TIMEOUT_MS).read() if scope else None
+        chief = self._client.described([scope]).get(scope) if scope else None
+        is_deciding = chief is not None and chief.transaction_state == ONGOING
+        decision = None
+        if scope and not is_deciding:
+            # While it is, a reader would wait for the outcome.
+            decision = Ledger(self._cluster, self._client, scope, TIMEOUT_MS).read()
         noted = last_batch(self._checkpoint, "commits")
-        return Seen(last_batch(self._checkpoint, "offsets"), noted, decision, opened - self._old_ids)
+        planned = last_batch(self._checkpoint, "offsets")
+        return Seen(planned, noted, is_deciding, decision, opened - self._old_ids)
 
     def _is_open(self, decision: Decision) -> bool:
         identities = [each.identity for each in decision.tasks.values()]

@@ -289,6 +289,50 @@ sinks:
     assert lab.lake("lake", "id", "ad", "cast(at_clicked AS STRING)") == [(1, "x", "2026-11-15 10:04:00")]
 
 
+FILES_AND_TABLES = """
+pipeline: visits
+bootstrap: BOOTSTRAP
+sources:
+  shown:
+    {files: shown, format: json, read: stream, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+  clicked: {topic: TOPIC, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+  ads: {table: ads_of_test}
+steps:
+  both: {from: [shown, clicked], join: {on: id, kind: left, within: 5 minutes}}
+  named: {from: [both, ads], join: {on: id, kind: left}}
+  out: {sql: 'SELECT id, at, ad, at_clicked IS NOT NULL AS was_clicked FROM named'}
+sinks:
+  lake: {from: out, lake: lake, date_of: at}
+"""
+
+
+def test_what_never_meets_anything_comes_when_its_time_is_over(
+    lab: Lab, new_topic: Callable[..., str]
+) -> None:
+    """S4 S5: new files as a stream, left joins with a stream and a table; a column that comes later."""
+    topic = new_topic()
+    (lab.directory / "shown").mkdir()
+    lab.spark.createDataFrame([(1, "x"), (2, "y")], "id BIGINT, ad STRING").write.saveAsTable("ads_of_test")
+    ids = {"10:00": (1, 2, 3), "12:00": (8,), "14:00": (9,)}
+    try:
+        for time, shown in ids.items():
+            rows = [json.dumps({"id": each, "at": f"2026-11-15T{time}:00Z"}) for each in shown]
+            (lab.directory / "shown" / f"{time[:2]}.json").write_text("\n".join(rows))
+            lab.send(topic, [{"id": 1, "at": f"2026-11-15T{time[:-1]}4:00Z"}])
+            text = FILES_AND_TABLES.replace("TOPIC", topic)
+            lab.run(
+                text if time != "14:00" else text.replace("AS was_clicked", "AS was_clicked, id * 2 AS twice")
+            )
+    finally:
+        lab.spark.sql("DROP TABLE ads_of_test")
+    assert lab.lake("lake", "id", "ad", "was_clicked", "twice IS NULL") == [
+        (1, "x", True, True),
+        (2, "y", False, True),
+        (3, None, False, True),
+        (8, None, False, False),
+    ]
+
+
 def test_a_stream_meets_the_newest_rows_of_an_upserted_table(lab: Lab, new_topic: Callable[..., str]) -> None:
     """S4: a join of a stream and a table, and one with files and with a topic read as a table."""
     changes, orders, names = new_topic(), new_topic(), new_topic()
@@ -403,9 +447,10 @@ def test_a_python_step_that_keeps_other_state_is_refused(lab: Lab, new_topic: Ca
         ("sql: SELECT amuont FROM a", "amuont"),
         ("sql: SELEC * FROM a", "Syntax error"),
         ("sql: SELECT nofunction(id) FROM a", "nofunction"),
-        ("{from: a, dedup: {by: idd}}", "there is no column idd; did you mean id?"),
+        ("{from: a, dedup: {by: idd}}", "a has no column idd; did you mean id?"),
         ("{from: a, python: 'nomodule:f'}", "there is no module nomodule"),
-        ("{from: a, newest: {by: id, order_by: att}}", "there is no column att; did you mean at?"),
+        ("{from: a, python: 'math:sqrt'}", "math:sqrt: TypeError: must be real number"),
+        ("{from: a, newest: {by: id, order_by: att}}", "a has no column att; did you mean at?"),
     ],
 )
 def test_what_spark_has_against_a_step_names_its_line(

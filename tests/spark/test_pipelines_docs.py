@@ -54,7 +54,7 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.M
             elif kind == "python":
                 file = tmp_path / "example.py"
                 file.write_text(block)
-                exec(compile(block, str(file), "exec"), {"__name__": "example"})
+                exec(compile(block, str(file), "exec"), {"__name__": "__main__"})
 
 
 def check_command(line: str, folder: Path) -> None:

@@ -111,15 +111,15 @@ def test_a_killed_driver_repeats_and_loses_nothing(
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_run_in_order(braid_broker: BrokerProcess, tmp_path: Path) -> None:
-    """S4 O1: exit code 0, plain lines on stdout, and a status that says stopped."""
+def test_ctrl_c_ends_a_run_in_order(braid_broker: BrokerProcess, tmp_path: Path) -> None:
+    """S4 O1: exit code 0, plain lines on stdout, a status that says stopped; Spark's handler stays out."""
     pipeline = written(tmp_path, braid_broker.bootstrap)
     send(braid_broker.bootstrap, range(100))
     child = start(tmp_path)
     checkpoint = Checkpoint(pipeline.checkpoint_directory)
     try:
         wait_until(lambda: rows_processed(checkpoint) == 100 or child.poll() is not None)
-        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGINT)
         shown, complaints = child.communicate(timeout=WAIT_S)
     finally:
         child.kill()

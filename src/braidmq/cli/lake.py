@@ -159,6 +159,7 @@ def query(
     braid lake query archive/orders "SELECT date, count(*) FROM lake GROUP BY date ORDER BY date"
     braid lake query archive/orders "SELECT * FROM lake WHERE date = '2026-11-15'" --format json
     """
+    _check_lake(folder)
     with spark_session("braid lake query", master, config) as spark:
         from braidmq.spark.lake.query import open_folder
 
@@ -223,6 +224,7 @@ def reimport(
     settings = client_options(command_config, options)
     with connected(bootstrap, settings) as cluster:
         chosen = _selection(cluster.clock.wall_ms(), since, until, keys, keys_from, where, topic)
+        _check_lake(folder)
         if not dry_run:
             _check_topics(cluster, [to])
     with spark_session("braid lake reimport", master, config) as spark:
@@ -303,6 +305,20 @@ def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) ->
         raise UserMistake(f"--decode {decode.value} needs a file with the schema: --schema order.avsc")
     framing = Framing.REGISTRY if decode is Decode.AVRO_REGISTRY else Framing.PLAIN
     return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing))
+
+
+def _check_lake(folder: str) -> None:
+    """A misspelt folder is told before Spark is started."""
+    try:
+        from braidmq.spark.lake.commits import LakeError
+        from braidmq.spark.lake.query import check_folder
+    except ImportError:
+        # Without Spark there is another thing to say, and the session says it.
+        return
+    try:
+        check_folder(folder)
+    except LakeError as error:
+        raise UserMistake(str(error)) from None
 
 
 def _check_topics(cluster: Cluster, topics: list[str]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+WIDTH_ELSEWHERE = 240
 
 
 def print_json(value: Any) -> None:
@@ -17,7 +21,9 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(table_of(columns, rows, title))
+    # Where nobody looks at a screen, a row stays on its line.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_ELSEWHERE
+    Console(highlight=False, width=width).print(table_of(columns, rows, title))
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from braidmq.spark.pipelines.status import QueryStatus, RunStatus
 
 COLUMNS = ("query", "status", "batch#", "rows#", "rows/s#", "batch ms#", "lag#", "state rows#", "state MB#")
+SLOW_PER_S = 10.0
+"""Rates below it are shown with a decimal."""
 LINE_EVERY_S = 5.0
 """Without a terminal, at most one line per query in this time."""
 
@@ -99,8 +101,8 @@ def print_status(status: RunStatus) -> None:
 
 
 def _table(status: RunStatus) -> Table:
-    title = f"{status.pipeline}: {status.state}" + (f"   Spark's own page: {status.ui}" if status.ui else "")
-    return table_of(COLUMNS, [_cells(query) for query in status.queries], title)
+    rows = [_cells(query) for query in status.queries]
+    return table_of(COLUMNS, rows, f"{status.pipeline}: {status.state}")
 
 
 def _cells(query: QueryStatus) -> tuple[object, ...]:
@@ -109,7 +111,7 @@ def _cells(query: QueryStatus) -> tuple[object, ...]:
         query.state.value,
         "-" if query.batch is None else query.batch,
         query.rows,
-        round(query.rows_per_s),
+        round(query.rows_per_s) if query.rows_per_s >= SLOW_PER_S else query.rows_per_s,
         query.batch_ms,
         "?" if query.lag is None else query.lag,
         query.state_rows,

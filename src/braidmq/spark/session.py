@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +66,8 @@ def session(
     builder = SparkSession.builder.appName(app).master(master)
     for name, text in (settings(master, memory_mb, ui, log_level) | dict(config or {})).items():
         builder = builder.config(name, text)
-    made = builder.getOrCreate()
+    with own_interrupt_handler():
+        made = builder.getOrCreate()
     # Spark started from Python sets its own level over that of the file.
     made.sparkContext.setLogLevel(log_level)
     # pyspark logs every failed call into Spark as a page of JSON, beside raising it.
@@ -71,6 +75,16 @@ def session(
     if ui and (address := made.sparkContext.uiWebUrl):
         sys.stderr.write(f"Spark UI: {address}\n")
     return made
+
+
+@contextmanager
+def own_interrupt_handler() -> Iterator[None]:
+    """Whoever handles Ctrl-C goes on doing so: Spark puts a handler of its own over it that cancels jobs."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    is_own = before not in (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
+    if is_own and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> dict[str, str]:

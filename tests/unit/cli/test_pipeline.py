@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from braidmq.cli import main
+from braidmq.cli.pipeline import _stopped_by_signals
 from braidmq.client import Producer
 from braidmq.spark.pipelines import load, templates
 
@@ -135,3 +138,13 @@ def test_status_of_a_pipeline_that_never_ran(file: Path, capsys: pytest.CaptureF
     """S4 O1: says so."""
     assert main(["pipeline", "status", str(file)]) == 0
     assert "never run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_asks_a_run_to_end(number: signal.Signals) -> None:
+    """S4 O1: rather than end it in the midst of something; afterwards signals mean what they meant."""
+    before = signal.getsignal(number)
+    with _stopped_by_signals() as stop:
+        os.kill(os.getpid(), number)
+        assert stop.wait(10)
+    assert signal.getsignal(number) is before

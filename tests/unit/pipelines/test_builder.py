@@ -85,3 +85,11 @@ def test_a_program_without_a_pipeline_is_refused(tmp_path: Path) -> None:
         load(write(tmp_path, "x = 1\n"))
     with pytest.raises(PipelineError, match=r"orders_pipeline\.py:1"):
         load(write(tmp_path, "x = = 1\n"))
+    with pytest.raises(PipelineError, match=r"orders_pipeline\.py:2: NameError: name 'y' is not defined"):
+        load(write(tmp_path, "\nx = y\n"))
+
+
+def test_a_program_that_runs_itself_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    """S4: a plan must not start anything."""
+    with pytest.raises(PipelineError, match='below if __name__ == "__main__"'):
+        load(write(tmp_path, PROGRAM + "pipe.run(once=True)\n"))

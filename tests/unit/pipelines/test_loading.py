@@ -111,6 +111,7 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
         ("watermark: at", "watermark: att", 4, "there is no column att; did you mean at?"),
         ("watermark: at", "watermark: amount", 4, "amount is DECIMAL(10, 2), not a TIMESTAMP"),
         ("      on: at\n", "      on: at\n      by: shop\n", 11, "orders has no column shop; there are: id,"),
+        ("revenue: sum(amount)", "revenue: round(sum(amount), 2)", 16, "has to be quoted"),
         ("key: window_start", "key: window_strat", 18, "did you mean window_start?"),
         ("127.0.0.1:9092", "127.0.0.1:port", 2, "bootstrap"),
         ("      size: 1 minute\n", "", 13, "size (a window) or gap (a session)"),

@@ -188,6 +188,9 @@ def test_a_report_of_spark_becomes_numbers() -> None:
     assert (status.state_rows, status.state_bytes, status.rows_per_s) == (12, 30, 50.0)
     assert not update(status, report)
     assert status.rows == 100
+    idle = {**report, "numInputRows": 0, "processedRowsPerSecond": 0.0, "durationMs": {"triggerExecution": 9}}
+    assert [update(status, each) for each in (idle, report, idle)] == [True, False, False]
+    assert (status.rows, status.batch_ms, status.rows_per_s, status.lag) == (100, 2000, 0.0, 10)
 
 
 MESSAGE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted

@@ -33,9 +33,20 @@ class Description:
 def open_folder(spark: SparkSession, folder: str) -> DataFrame:
     """The rows of a lake, or of a folder that Spark's own streaming sink wrote."""
     lake = Lake(folder)
-    if not lake.exists and (lake.path / SPARK_METADATA).is_dir():
+    if _is_sparks_own(lake):
         return spark.read.parquet(str(lake.path))
     return lake.read(spark)
+
+
+def check_folder(folder: str) -> None:
+    """LakeError where there is nothing that `open_folder` could open; it needs no session."""
+    lake = Lake(folder)
+    if not _is_sparks_own(lake):
+        lake.table()
+
+
+def _is_sparks_own(lake: Lake) -> bool:
+    return not lake.exists and (lake.path / SPARK_METADATA).is_dir()
 
 
 def describe(folder: str | Path) -> Description:

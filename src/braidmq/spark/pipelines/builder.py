@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from braidmq.spark.pipelines.document import Node
-from braidmq.spark.pipelines.mistakes import Notebook
+from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
 from braidmq.spark.pipelines.model import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,8 +77,14 @@ class PipelineBuilder:
 
     def run(self, *, once: bool = False, **options: Any) -> None:
         """Runs it here and now, until it is stopped; with `once`, until everything there is has been read."""
+        from braidmq.spark.pipelines.loading import is_loading
         from braidmq.spark.pipelines.running import run
 
+        if is_loading.get():
+            raise PipelineError(
+                f"{self._file}:{self._here()}: run() is called while the file is read; write it below"
+                ' if __name__ == "__main__":'
+            )
         run(self.build(), once=once, **options)
 
     def _function(self, function: F, name: str | None, keys: dict[str, Any], line: int) -> F:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +14,12 @@ from braidmq.spark.options import merged
 from braidmq.spark.pipelines.builder import PipelineBuilder
 from braidmq.spark.pipelines.checks import check, check_names
 from braidmq.spark.pipelines.document import Node, parse_yaml
-from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
+from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, where_it_failed
 from braidmq.spark.pipelines.model import Pipeline
 from braidmq.spark.pipelines.reading import read
+
+is_loading = ContextVar("is_loading", default=False)
+"""Set while a program is run for the pipeline it describes, which is to be looked at and not run."""
 
 
 def load(path: str | Path, options: Mapping[str, str] | None = None) -> Pipeline:
@@ -83,8 +87,15 @@ def load_module(file: Path) -> ModuleType:
         raise PipelineError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
+    before = is_loading.set(True)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise PipelineError(f"{file}:{error.lineno}: {error.msg}") from error
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise PipelineError(where_it_failed(error, str(file))) from error
+    finally:
+        is_loading.reset(before)
     return module

@@ -7,6 +7,7 @@ is started: a session takes seconds, a typing error should not.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -60,6 +61,13 @@ class Notebook:
     def raise_if_any(self) -> None:
         if self.mistakes:
             raise PipelineMistakes(self.mistakes)
+
+
+def where_it_failed(error: Exception, file: str) -> str:
+    """What a user's own code raised, with the last line of their file on the way to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+    return f"{Place(file, line) if line else file}: {type(error).__name__}: {error}"
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

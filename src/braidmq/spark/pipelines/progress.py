@@ -19,6 +19,12 @@ def update(status: QueryStatus, progress: Mapping[str, Any]) -> bool:
     seen = (batch, rows, duration_ms) == (status.batch, status.batch_rows, status.batch_ms)
     if seen:
         return False
+    if batch == status.batch and not rows:
+        # Spark looked for records and found none: the last batch is still the last one.
+        before = status.rows_per_s, status.lag
+        told = lag(progress.get("sources") or [])
+        status.rows_per_s, status.lag = 0.0, status.lag if told is None else told
+        return before != (status.rows_per_s, status.lag)
     if batch != status.batch or rows != status.batch_rows:
         status.rows += rows
     status.batch, status.batch_rows, status.batch_ms = batch, rows, duration_ms

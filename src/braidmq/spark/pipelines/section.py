@@ -132,6 +132,9 @@ class Section:
             if isinstance(each.value, str | int | float):
                 value = str(each.value).lower() if isinstance(each.value, bool) else str(each.value)
                 pairs.append((name, value.strip()))
+            elif each.value is None:
+                hint = "; within { } a text with commas in it has to be quoted" if ")" in name else ""
+                self.note(f"{key}: {name} has no value{hint}", each.line)
             else:
                 self.note(f"{key}: {name} must have a plain value", each.line)
         return tuple(pairs)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from braidmq.spark.pipelines import newest
 from braidmq.spark.pipelines.frames import WATERMARK_MARK, columns_there, told_at, with_watermark
-from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion
+from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion, where_it_failed
 from braidmq.spark.pipelines.model import (
     DedupStep,
     JoinKind,
@@ -55,7 +57,14 @@ def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
     function = (
         step.function if callable(step.function) else find_function(step.function, directory, step.place)
     )
-    made = function(*(frames[name] for name in step.inputs))
+    try:
+        made = function(*(frames[name] for name in step.inputs))
+    except (PySparkException, PipelineError):
+        raise
+    except Exception as error:
+        file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
+        wrong = where_it_failed(error, file or str(step.function))
+        raise PipelineError(f"{step.place}: step {step.name}: {wrong}") from error
     if not isinstance(made, DataFrame):
         raise PipelineError(
             f"{step.place}: step {step.name}: the function gave back {type(made).__name__}, not a DataFrame"
