@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import syslog
 import threading
 import time
 import warnings
@@ -96,6 +98,8 @@ class Member(threading.Thread):
         self.topic = topic
         self.diary = diary or Diary()
         self.failure: BaseException | None = None
+        self.warnings: list[str] = []
+        """What the client itself logged, to be read when something is wrong."""
         self._leaving = threading.Event()
         self.start()
 
@@ -173,9 +177,10 @@ class ConfluentMember(Member):
                 "enable.auto.commit": False,
                 "reconnect.backoff.ms": RECONNECT_MS,
                 "reconnect.backoff.max.ms": RECONNECT_MS,
-                "log_level": 0,
+                "log_level": syslog.LOG_WARNING,
                 **self.settings,
-            }
+            },
+            logger=self._logger(),
         )
         consumer.subscribe(
             [self.topic],
@@ -195,6 +200,12 @@ class ConfluentMember(Member):
 
     def _places(self, positions: dict[int, int]) -> list[TopicPartition]:
         return [TopicPartition(self.topic, *position) for position in positions.items()]
+
+    def _logger(self) -> logging.Logger:
+        logger, handler = logging.Logger(self.group), logging.Handler()
+        handler.emit = lambda record: self.warnings.append(f"{time.monotonic_ns()} {record.getMessage()}")  # type: ignore[method-assign]
+        logger.addHandler(handler)
+        return logger
 
 
 class CooperativeMember(ConfluentMember):

@@ -129,7 +129,8 @@ def check(
     for number, member in enumerate(members, 1):
         tell(reading, f"member {number}", member.lines)
     reading.conclude(ends(bootstrap, topic), committed(bootstrap, group), incremental)
-    assert reading.findings == [], "\n".join(map(str, reading.findings))
+    told = [line for member in members if isinstance(member, Member) for line in member.warnings]
+    assert reading.findings == [], "\n".join([*map(str, reading.findings), *told])
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
