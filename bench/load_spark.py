@@ -1,8 +1,8 @@
 """The loads of the Spark comparison: what is read or written, how much, and what counts.
 
 The same Spark, the same broker (Braid), the same topics; what differs is the format: "braid", or "kafka",
-which is Spark's own connector. Values are hexadecimal digits of random bytes, so that codecs have something
-to do.
+which is Spark's own connector. Values that are read are orders in JSON, so that codecs have to do what they
+have to do elsewhere; those that are written are hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class SparkLoad:
     braid: tuple[tuple[str, str], ...] = ()
     kafka: tuple[tuple[str, str], ...] = ()
     kafka_format: str = "kafka"
+    schema: str = ""
+    """The columns that are asked for at the source; empty: all of them."""
     repeats: int = 3
     """How often in a job; the first warms up and does not count, unless it is the only one."""
 
@@ -154,10 +156,10 @@ def _streams(size: SparkSize) -> list[SparkLoad]:
 
 
 def _local(size: SparkSize) -> list[SparkLoad]:
-    """Here the other side is Braid's own network path."""
+    """Here the other side is Braid's own network path: all columns, and where nobody asks for values."""
     return [
         SparkLoad(
-            f"Spark batch read {name}, uncompressed, count, localLog over network",
+            f"Spark batch read {name}, uncompressed, {what}, localLog over network",
             "spark local log",
             Kind.COUNT,
             value_bytes,
@@ -167,8 +169,10 @@ def _local(size: SparkSize) -> list[SparkLoad]:
             braid=(("localLog", "always"),),
             kafka=NETWORK,
             kafka_format="braid",
+            schema=schema,
         )
         for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for what, schema in (("count", ""), ("keys and times only", "key binary, timestamp timestamp"))
     ]
 
 
@@ -183,7 +187,7 @@ def _growth(size: SparkSize) -> list[SparkLoad]:
             "none",
             ROWS_SHOWN,
             braid=NETWORK,
-            repeats=1 if rows > 10_000_000 else 3,
+            repeats=1 if rows >= 10_000_000 else 3,
         )
         for rows in size.growth_rows
     ]
