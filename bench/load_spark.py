@@ -26,6 +26,7 @@ class Kind(StrEnum):
 
     COUNT = "count"
     PARQUET = "parquet"
+    LAKE = "lake"
     SINK = "sink"
     STREAM_IN = "stream in"
     STREAM_THROUGH = "stream through"
@@ -91,7 +92,7 @@ NETWORK = (("localLog", "never"),)
 
 
 def loads(size: SparkSize) -> list[SparkLoad]:
-    return [*_reads(size), *_sinks(size), *_streams(size), *_local(size), *_growth(size)]
+    return [*_reads(size), *_lakes(size), *_sinks(size), *_streams(size), *_local(size), *_growth(size)]
 
 
 def _reads(size: SparkSize) -> list[SparkLoad]:
@@ -109,6 +110,25 @@ def _reads(size: SparkSize) -> list[SparkLoad]:
         for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
         for codec_name, codec in CODECS.items()
         for what, kind in (("count", Kind.COUNT), ("to Parquet", Kind.PARQUET))
+    ]
+
+
+def _lakes(size: SparkSize) -> list[SparkLoad]:
+    """All columns into Parquet by date: `archive` here, the connector and Spark's writer there."""
+    return [
+        SparkLoad(
+            f"Spark topic to Parquet by date {name}, {codec_name}",
+            "spark lake",
+            Kind.LAKE,
+            value_bytes,
+            rows,
+            codec,
+            ROWS_READ,
+            braid=NETWORK,
+            kafka=(("includeHeaders", "true"),),
+        )
+        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for codec_name, codec in CODECS.items()
     ]
 
 

@@ -63,8 +63,10 @@ METHOD = """## How it was measured
 - Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
   through `format("braid")` (the column Braid) and through Spark's own Kafka connector (column Kafka), each
   in a process of its own; a run that does not count comes first. Reads go over the network unless they say
-  localLog, whose other column is Braid's network path. Braid's sink is measured at least once, as the
-  connector writes, and exactly once. CPU and memory are those of driver, JVM and Python workers together.
+  localLog, whose other column is Braid's network path. Values read are orders in JSON. Parquet by date is
+  `braid lake archive` (all columns, synced, committed) against the connector and Spark's writer, both zstd.
+  Braid's sink is measured at least once, as the connector writes, and exactly once. CPU and memory are
+  those of driver, JVM and Python workers together.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.
 """
 

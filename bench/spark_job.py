@@ -20,6 +20,7 @@ import psutil
 
 from braidmq.client import Admin
 from braidmq.spark import session
+from braidmq.spark.lake import Archive, Lake, archive
 
 SAMPLE_SECONDS = 0.25
 SINK_PARTITIONS = 8
@@ -77,6 +78,7 @@ class Job:
         steps: dict[str, Callable[[dict[str, Any]], float]] = {
             "count": self._count,
             "parquet": self._parquet,
+            "lake": self._lake,
             "sink": self._sink,
             "stream in": self._stream,
             "stream through": self._stream,
@@ -115,6 +117,22 @@ class Job:
         started = time.perf_counter()
         self._frame(load).select("value", "partition", "offset", "timestamp").write.parquet(str(target))
         seconds = time.perf_counter() - started
+        shutil.rmtree(target)
+        return seconds
+
+    def _lake(self, load: dict[str, Any]) -> float:
+        target = self._scratch / f"lake-{next(self._numbers)}"
+        started = time.perf_counter()
+        if load["format"] == "braid":
+            job = Archive(self._bootstrap, (load["source"],), client_options=load["options"])
+            rows = sum(step.rows for step in archive(self._spark, Lake(target), job))
+        else:
+            frame = self._frame(load).selectExpr("*", "TO_DATE(timestamp) AS date")
+            frame.write.partitionBy("date").option("compression", "zstd").parquet(str(target))
+            rows = load["rows"]
+        seconds = time.perf_counter() - started
+        if rows != load["rows"]:
+            raise RuntimeError(f"{rows} rows were archived, {load['rows']} are there")
         shutil.rmtree(target)
         return seconds
 

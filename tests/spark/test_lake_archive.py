@@ -13,7 +13,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from braidmq.client import Admin, Producer
@@ -137,8 +137,13 @@ def test_killed_at_any_file_operation_rows_are_there_once(
     """S5: every boundary of a write and its commit; between, readers see the batch whole or not at all."""
     rows = spark.range(2).selectExpr("id", "date_add(DATE'2026-11-14', CAST(id AS int)) AS date")
     Lake(tmp_path)._stage(rows, 1, tmp_path / "written")
-    # The same files at each try, without asking Spark for them.
-    monkeypatch.setattr(Lake, "_stage", lambda *call: shutil.copytree(tmp_path / "written", call[-1]))
+
+    def same_files_each_time(_lake: Lake, _rows: DataFrame, _files: int | None, staging: Path) -> list[Path]:
+        """Without asking Spark for them."""
+        shutil.copytree(tmp_path / "written", staging)
+        return sorted(staging.glob("date=*/*.parquet"))
+
+    monkeypatch.setattr(Lake, "_stage", same_files_each_time)
     killer.seen = 0
     Lake(tmp_path / "clean").append(rows, writer="w", batch=0)
     operations, seen = killer.seen, set()

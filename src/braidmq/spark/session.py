@@ -7,6 +7,7 @@ Everything can be overridden with `config`. What is set, and why:
 - the process that workers are forked from imports what they need once and freezes its garbage, since Spark's
   worker collects garbage after every task (`daemon.py`);
 - memory follows the machine; a local master binds to the loopback address only;
+- Arrow in the JVM does not check again every access to batches that Arrow in Python has made;
 - logs are quiet, and the address of the UI is printed.
 """
 
@@ -32,6 +33,7 @@ MEMORY_SHARE = 3
 MEMORY_MIN_MB = 1024
 MEMORY_MAX_MB = 16_384
 LOCAL_SHUFFLE_PARTITIONS_PER_CORE = 2
+TRUST_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 class SparkMissing(RuntimeError):
@@ -92,8 +94,9 @@ def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> di
     chosen = {
         "spark.driver.memory": f"{memory_mb or memory_for_machine_mb()}m",
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={LOGGING} -Dbraid.log.level={log_level}"
+            f"-Dlog4j2.configurationFile={LOGGING} -Dbraid.log.level={log_level} {TRUST_ARROW}"
         ),
+        "spark.executor.extraJavaOptions": TRUST_ARROW,
         "spark.python.daemon.module": "braidmq.spark.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

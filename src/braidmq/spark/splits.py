@@ -79,15 +79,15 @@ def cut(whole: list[Range], partitions_min: int | None = None, records_max: int 
     return [piece for each, share in zip(whole, shares, strict=True) for piece in _equal(each, share)]
 
 
-def tasks(splits: list[Split], alone: bool) -> list[Task]:
-    """The splits as tasks: each by itself where `alone`, else small neighbours together."""
+def tasks(splits: list[Split], alone: bool, records_max: int = TASK_RECORDS) -> list[Task]:
+    """The splits as tasks: each by itself where `alone`, else neighbours together, up to `records_max`."""
     groups: list[list[Split]] = []
     room = 0
     for split in splits:
         size = split.end - split.start
         if alone or size > room:
             groups.append([])
-            room = TASK_RECORDS
+            room = records_max
         groups[-1].append(split)
         room -= size
     return [Task(tuple(group)) for group in groups]

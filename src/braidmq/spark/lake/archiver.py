@@ -23,12 +23,14 @@ from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import LakeError, Table
 from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
 from braidmq.spark.lake.decode import Decoding, decode
+from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
+from braidmq.spark.query import parse_query
 from braidmq.spark.reach import reach
 
 ROWS_PER_COMMIT = 2_000_000
-ROWS_PER_FILE = 1_000_000
+DAY_MS = 86_400_000
 INTERVAL_S = 60.0
 ARCHIVED = "archived"
 """As `date_by`: rows lie under the day they were archived, whatever their timestamps say."""
@@ -47,6 +49,11 @@ class Archive:
     group: str | None = None
     """A consumer group in which the positions are published, so that tools that show lag show ours."""
     client_options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether records go into the lake as they are, without a look into their values."""
+        return self.decode is None and self.date_by in ("timestamp", ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +102,18 @@ def follow(
 
 
 def _archive_range(spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges) -> Table:
-    rows = ranges.read_ranges(spark, job.bootstrap, part, job.client_options)
-    if job.decode is not None:
-        rows = decode(rows, job.decode, lake.schema(table))
     reached: dict[str, dict[int, int]] = {}
     for at, (_, end) in part.items():
         reached.setdefault(at.topic, {})[at.partition] = end
     offsets = sum(end - start for start, end in part.values())
+    if job.is_raw:
+        query = parse_query(ranges.source_options(job.bootstrap, part, job.client_options), streaming=False)
+        day = lake.clock.wall_ms() // DAY_MS if job.date_by == ARCHIVED else None
+        write = DirectWrite(spark, query, offsets, day)
+        return lake.append_staged(write.stage, onto=table, reached=reached)
+    rows = ranges.read_ranges(spark, job.bootstrap, part, job.client_options)
+    if job.decode is not None:
+        rows = decode(rows, job.decode, lake.schema(table))
     files_max = 1 + offsets // ROWS_PER_FILE
     return lake.append(with_date_by(rows, job.date_by), onto=table, reached=reached, files_max=files_max)
 

@@ -84,11 +84,21 @@ def read_ranges(
     wanted = schema or RAW
     if not ranges:
         return spark.createDataFrame([], wanted)
-    reader = spark.read.format("braid").options(**(options or {})).schema(wanted)
-    reader = reader.option("bootstrap.servers", bootstrap).option("assign", _assigned(ranges))
-    reader = reader.option("startingOffsets", offsets_json({at: span[0] for at, span in ranges.items()}))
-    reader = reader.option("endingOffsets", offsets_json({at: span[1] for at, span in ranges.items()}))
-    return reader.option("includeHeaders", "true").option("isolation", "read_committed").load()
+    given = source_options(bootstrap, ranges, options)
+    return spark.read.format("braid").options(**given).schema(wanted).load()
+
+
+def source_options(bootstrap: str, ranges: Ranges, options: ClientOptions | None = None) -> dict[str, str]:
+    """The options of `format("braid")` that read these ranges, committed records only, with headers."""
+    return {
+        **(options or {}),
+        "bootstrap.servers": bootstrap,
+        "assign": _assigned(ranges),
+        "startingOffsets": offsets_json({at: span[0] for at, span in ranges.items()}),
+        "endingOffsets": offsets_json({at: span[1] for at, span in ranges.items()}),
+        "includeHeaders": "true",
+        "isolation": "read_committed",
+    }
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:

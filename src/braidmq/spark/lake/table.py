@@ -46,6 +46,8 @@ CODEC = "zstd"
 SORTED_BY = ("topic", "partition", "offset")
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 COMMIT_ATTEMPTS = 10
+Stage = Callable[[Path], list[Path]]
+"""Writes Parquet files into a folder of their own, below `date=…`, and tells which."""
 
 
 class Lake:
@@ -135,22 +137,30 @@ class Lake:
             return table
         schema = self.schema(table)
         evolved = evolve(schema, rows.schema)
-        files = self.write(dated(rows), files_max)
         commit = Commit(
             Operation.APPEND if reached is None else Operation.ARCHIVE,
             self.clock.wall_ms(),
-            added=tuple(files),
+            added=tuple(self.write(dated(rows), files_max)),
             positions=reached or {},
             writer=writer,
             batch=batch,
             schema=evolved.jsonValue() if evolved != schema else None,
         )
-        return self.commit(table, commit, lambda now: self._still_fits(table, now, commit))
+        return self._add(table, commit)
+
+    def append_staged(self, stage: Stage, *, onto: Table, reached: Positions) -> Table:
+        """Adds files of raw rows that `stage` writes into the folder it is given; else as `append`."""
+        files = tuple(self._staged(stage))
+        commit = Commit(Operation.ARCHIVE, self.clock.wall_ms(), added=files, positions=reached)
+        return self._add(onto, commit)
 
     def mark(self, writer: str, batch: int = 0) -> Table:
         """Notes that a unit of work is done, without rows."""
-        table = self.create()
-        commit = Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
+        return self._add(
+            self.create(), Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
+        )
+
+    def _add(self, table: Table, commit: Commit) -> Table:
         return self.commit(table, commit, lambda now: self._still_fits(table, now, commit))
 
     def _still_fits(self, before: Table, now: Table, commit: Commit) -> Commit | None:
@@ -188,14 +198,16 @@ class Lake:
 
     def write(self, rows: DataFrame, files_max: int | None = None) -> list[ParquetFile]:
         """Writes rows that have a date as files of that date, synced; no reader sees them before a commit."""
+        return self._staged(lambda staging: self._stage(rows, files_max, staging))
+
+    def _staged(self, stage: Stage) -> list[ParquetFile]:
         staging = self.path / FOLDER / "staging" / uuid.uuid4().hex
         try:
-            self._stage(rows, files_max, staging)
-            return self._move_in(staging)
+            return self._move_in(staging.name, stage(staging))
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _stage(self, rows: DataFrame, files_max: int | None, staging: Path) -> None:
+    def _stage(self, rows: DataFrame, files_max: int | None, staging: Path) -> list[Path]:
         order = [name for name in SORTED_BY if name in rows.columns]
         if files_max is not None:
             rows = rows.repartition(files_max, DATE, *order[:-1])
@@ -203,16 +215,17 @@ class Lake:
         with _setting(rows.sparkSession, TIMESTAMPS, "TIMESTAMP_MICROS"):
             writer = rows.write.partitionBy(DATE).option("compression", CODEC)
             writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).parquet(str(staging))
+        return sorted(staging.glob(f"{DATE}=*/*.parquet"))
 
-    def _move_in(self, staging: Path) -> list[ParquetFile]:
+    def _move_in(self, stem: str, staged: list[Path]) -> list[ParquetFile]:
         files: list[ParquetFile] = []
         folders = {self.path}
-        for written in sorted(staging.glob(f"{DATE}=*/*.parquet")):
+        for written in staged:
             self._sync(written)
             folder = self.path / written.parent.name
             folder.mkdir(exist_ok=True)
             folders.add(folder)
-            target = folder / f"{staging.name}-{len(files):04d}.parquet"
+            target = folder / f"{stem}-{len(files):04d}.parquet"
             files.append(self._described(written, f"{folder.name}/{target.name}"))
             written.rename(target)
         for each in folders:
