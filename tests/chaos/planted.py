@@ -6,6 +6,7 @@ Every one comes with the smallest run in which it shows, and the name under whic
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from functools import partial
@@ -102,11 +103,11 @@ def catch_in_spark(name: str) -> str:
     from tests.chaos import spark_kills
 
     aims = (spark_kills.Moment.COMMITTED,)
-    plan = spark_kills.Plan(kills=2, rows=4_000, seed=1, aims=aims, sabotage=PLANTED_IN_SPARK[name])
+    plan = spark_kills.Plan(kills=1, rows=20_000, seed=1, aims=aims, sabotage=PLANTED_IN_SPARK[name])
     try:
         spark_kills.run(server.braid, plan, lambda _: None)
     except ChaosFailed as failure:
-        if "doubled" not in str(failure) or " 0 duplicated" in str(failure):
+        if not all(re.search(rf"[1-9][\d,]* {word}", str(failure)) for word in ("doubled", "duplicated")):
             raise ChaosFailed(f"{name}: noticed, but not as doubled rows: {failure}") from None
         return str(failure)
     raise ChaosFailed(f"{name}: not noticed")

@@ -45,8 +45,8 @@ WORKER_SHARE = 0.25
 """Of the kills, those that hit one Python process first: a task or a commit fails under Spark."""
 AIMS = (None, *MID_BATCH)
 """What kills wait for; None: for nothing."""
-AIM_SECONDS_MAX = 30.0
-LOOK_SECONDS_MAX = 0.05
+AIM_SECONDS_MAX = 90.0
+LOOK_SECONDS_MAX, STEP_SECONDS_MAX = 0.1, 0.005
 """Between two looks at a driver, at most."""
 
 
@@ -108,8 +108,9 @@ def run(
             said, _ = driver.communicate(timeout=FINISH_SECONDS_MAX)
         done.batches = last_batch(runs.checkpoint, "commits") + 1
         found = check(server.bootstrap, plan.rows)
-        if not said.strip().endswith("equal"):
-            found.append(f"the audit says: {said.strip() or runs.last_words()}")
+        verdict = said.strip().rpartition("\n")[2]
+        if verdict != "equal":
+            found.append(f"the audit says: {verdict if driver.returncode == 0 else runs.last_words()}")
         if found:
             raise ChaosFailed(f"seed {plan.seed}: {done}; " + "; ".join(found))
     return done
@@ -219,10 +220,12 @@ def stop_at(session: int, watch: Watch, chance: random.Random, aim: Moment | Non
     deadline = time.monotonic() + AIM_SECONDS_MAX
     while True:
         signal_session(session, signal.SIGSTOP)
-        if aim is None or watch.moment() is aim or time.monotonic() > deadline:
+        if aim is None or (found := watch.moment()) is aim or time.monotonic() > deadline:
             return
         signal_session(session, signal.SIGCONT)
-        time.sleep(chance.uniform(0, LOOK_SECONDS_MAX))
+        # Moments are short; in the batch that is coming to this one, in small steps.
+        is_near = found in MID_BATCH and MID_BATCH.index(found) < MID_BATCH.index(aim)
+        time.sleep(chance.uniform(0, STEP_SECONDS_MAX if is_near else LOOK_SECONDS_MAX))
 
 
 def wait_until(is_so: Callable[[], bool], seconds_max: float) -> None:

@@ -1,7 +1,7 @@
-"""Spark's Python processes with a bug planted into the sink: the daemon module of a sabotaged stream.
+"""The sink with a bug planted into it, as a format of its own.
 
-Tasks and commits both run in processes forked from this one. Which bug is in the environment, as that is
-what the JVM hands down.
+Tasks and commits run in Python processes that Spark starts in ways of its own, but each of them unpickles
+the writer it works with, and so imports this module, which plants the bug that the environment names.
 """
 
 from __future__ import annotations
@@ -9,12 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pyspark import daemon
+from pyspark.sql.datasource import DataSourceStreamWriter
+from pyspark.sql.types import StructType
 
-from braidmq.spark.daemon import run_task
+from braidmq.spark.sink import StreamWriter
 from braidmq.spark.sink_ledger import Decision, Ledger
+from braidmq.spark.source import BraidSource
 
 BUG = "SPARK_SABOTAGE"
+FORMAT = "sabotaged"
+
+
+class SabotagedWriter(StreamWriter):
+    """Brings this module along wherever it is sent."""
+
+
+class SabotagedSource(BraidSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        made = super().streamWriter(schema, overwrite)
+        made.__class__ = SabotagedWriter
+        return made
 
 
 def the_ledger_is_not_read() -> None:
@@ -28,8 +46,5 @@ def the_ledger_is_not_read() -> None:
 
 BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in (the_ledger_is_not_read,)}
 
-
-if __name__ == "__main__":
+if BUG in os.environ:
     BUGS[os.environ[BUG]]()
-    setattr(daemon, "worker", run_task)  # noqa: B010
-    daemon.manager()

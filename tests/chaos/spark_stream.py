@@ -11,25 +11,26 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.chaos.spark_sabotage import BUG
+from tests.chaos.spark_sabotage import BUG, FORMAT, SabotagedSource
 
 from braidmq.spark import session
 from braidmq.spark.rescue.audit import audit
 
 
 def main(bootstrap: str, source: str, sink: str, checkpoint: str, rows: str, *flags: str) -> None:
-    config = {}
+    sink_format = "braid"
     if "--sabotage" in flags:
         os.environ[BUG] = flags[flags.index("--sabotage") + 1]
-        config["spark.python.daemon.module"] = "tests.chaos.spark_sabotage"
-    spark = session("chaos", "local[2]", memory_mb=1024, ui=False, config=config)
+        sink_format = FORMAT
+    spark = session("chaos", "local[2]", memory_mb=1024, ui=False)
+    spark.dataSource.register(SabotagedSource)
     stream = (
         spark.readStream.format("braid").option("bootstrap.servers", bootstrap).option("subscribe", source)
     )
     frame = (
         stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=rows).load().select("key", "value")
     )
-    writer = frame.writeStream.format("braid").option("bootstrap.servers", bootstrap)
+    writer = frame.writeStream.format(sink_format).option("bootstrap.servers", bootstrap)
     writer = writer.options(topic=sink, checkpointLocation=checkpoint)
     finish = "--finish" in flags
     query = (

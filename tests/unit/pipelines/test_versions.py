@@ -77,8 +77,8 @@ def test_a_change_the_checkpoint_can_follow_goes_on(
     ("before", "after", "reason"),
     [
         ("    topic: orders\n", "    topic: orders-2\n", "reads was topic orders, now topic orders-2"),
-        ("size: 1 minute", "size: 5 minutes", "step per_minute was"),
-        ("by: shop, compute", "by: id, compute", "step per_minute was"),
+        ("size: 1 minute", "size: 5 minutes", '"size": 5 minutes, "by"'),
+        ("by: shop, compute", "by: id, compute", '"by": ["id"]'),
         ("GROUP BY shop", "GROUP BY shop, id", "step totals was"),
         (
             "SELECT id FROM orders UNION ALL SELECT id FROM clicks",

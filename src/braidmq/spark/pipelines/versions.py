@@ -10,12 +10,14 @@ the user is told what that does.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from braidmq.spark.pipelines import graph, sql_names
 from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
     BadRecords,
@@ -36,6 +38,8 @@ FORMAT = 1
 FILE = "pipeline.json"
 STATE = "what keeps state"
 SHOWN_LETTERS = 80
+LETTERS_BEFORE = 20
+_SPAN = re.compile(r'\{"seconds": ([\d.]+)\}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
     if before is None:
         return []
     notes = []
+    changes: dict[tuple[str, str, str], list[str]] = {}
     for name, made in describe(pipeline).items():
         if name not in before:
             notes.append(f"query {name} is new and begins at the start of its sources")
@@ -70,7 +75,9 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
         if refused := list(_differences(before[name].fixed, made.fixed)):
             what, was, now = refused[0]
             raise PipelineError(_refusal(pipeline, checkpoint, name, what, was, now))
-        notes += [_note(name, *each) for each in _differences(before[name].noted, made.noted)]
+        for each in _differences(before[name].noted, made.noted):
+            changes.setdefault(each, []).append(name)
+    notes += [_note(names, *each) for each, names in changes.items()]
     notes += [
         f"query {name} is gone; its checkpoint stays" for name in before if name not in describe(pipeline)
     ]
@@ -79,9 +86,9 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
 
 def _refusal(pipeline: Pipeline, checkpoint: Checkpoint, query: str, what: str, was: str, now: str) -> str:
     return (
-        f"{pipeline.place.file}: query {query} cannot go on from {checkpoint.directory}: {what} was"
-        f" {_shown(was)}, now {_shown(now)}. Undo that, or write version: {pipeline.version + 1} in"
-        " the file to begin a new checkpoint (the old one stays)"
+        f"{pipeline.place.file}: query {query} cannot go on from {checkpoint.directory}:"
+        f" {_change(what, was, now)}. Undo that, or write version: {pipeline.version + 1} in the file to"
+        " begin a new checkpoint (the old one stays)"
     )
 
 
@@ -121,13 +128,27 @@ def _differences(before: dict[str, str], now: dict[str, str]) -> Iterator[tuple[
             yield what, was, is_now
 
 
-def _note(query: str, what: str, was: str, now: str) -> str:
-    text = f"query {query}: {what} was {_shown(was)}, now {_shown(now)}"
+def _note(queries: list[str], what: str, was: str, now: str) -> str:
+    text = f"{'query' if len(queries) == 1 else 'queries'} {', '.join(queries)}: {_change(what, was, now)}"
     return text + ("; the checkpoint goes on from its own offsets" if what.startswith("start of") else "")
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
+def _change(what: str, was: str, now: str) -> str:
+    """Both sides from a little before the place where they part, in words."""
+    was, now = (_SPAN.sub(lambda span: str(Duration(float(span[1]))), text) for text in (was, now))
+    pairs = zip(was, now, strict=False)
+    same = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(was), len(now)))
+    begin = 0 if max(len(was), len(now)) <= SHOWN_LETTERS else max(0, same - LETTERS_BEFORE)
+    # From the beginning of a word on.
+    while begin and not was[begin - 1].isspace():
+        begin -= 1
+    return f"{what} was {_shown(was, begin)}, now {_shown(now, begin)}"
+
+
+def _shown(text: str, begin: int) -> str:
+    rest = text[begin:]
+    cut = rest if len(rest) <= SHOWN_LETTERS else rest[: SHOWN_LETTERS - 1] + "…"
+    return ("…" if begin else "") + cut
 
 
 def _of_sink(pipeline: Pipeline, sink: Sink) -> Made:
