@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from braidmq.client.errors import ClientError
+from braidmq.spark.hangup import expect_hang_ups
 from braidmq.spark.sink_columns import Layout, layout
 from braidmq.spark.sink_commit import Committer, TaskResult
 from braidmq.spark.sink_ledger import SinkError
@@ -33,6 +34,7 @@ from braidmq.spark.sink_options import SinkOptions, check_topic, parse_sink, wri
 from braidmq.spark.sink_task import Place, session_for, write_task
 from braidmq.wire.errors import ApiError
 
+expect_hang_ups()
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"

@@ -20,9 +20,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from braidmq.spark import columns
+from braidmq.spark.hangup import expect_hang_ups
 from braidmq.spark.options import Pushdown
 from braidmq.spark.query import extra_columns, parse_query
 
+expect_hang_ups()
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
