@@ -15,6 +15,7 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.spark.archiver_points import POINTS, ROWS_PER_COMMIT, strike
 
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
@@ -159,6 +160,33 @@ def test_killed_at_any_file_operation_rows_are_there_once(
         assert after.rows == 2, f"cut at {cut}"
         assert len(after.files) == 2
     assert seen == {0, 2}
+
+
+@pytest.mark.parametrize("rows", [40, 2 * ROWS_PER_COMMIT])
+@pytest.mark.parametrize("point", POINTS)
+def test_an_archiver_killed_at_any_of_its_steps_archives_each_record_once(
+    spark: SparkSession, lake: Lake, bootstrap: str, new_topic: NewTopic, point: str, rows: int
+) -> None:
+    """S5: the next one goes on where the lake stands, and the group follows, with more to come or not."""
+    topic = new_topic(partitions=1)
+    send(bootstrap, topic, range(rows))
+    options = {"rows_per_commit": ROWS_PER_COMMIT, "group": f"archiver-{topic}"}
+
+    def die() -> None:
+        raise Killed
+
+    undo = strike(point, die)
+    try:
+        with pytest.raises(Killed):
+            run(spark, lake, bootstrap, topic, **options)
+    finally:
+        undo()
+    was_committed = point == "before the position is published"
+    assert lake.table().rows == ROWS_PER_COMMIT * (2 if was_committed else 1)
+    run(spark, lake, bootstrap, topic, **options)
+    assert ids(spark, lake) == list(range(rows))
+    with Groups(bootstrap) as groups:
+        assert groups.committed(f"archiver-{topic}") == {TopicPartition(topic, 0): rows}
 
 
 def test_two_archivers_on_one_lake_do_not_double_rows(

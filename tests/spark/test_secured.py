@@ -156,7 +156,7 @@ def test_whoever_cannot_prove_it_is_told_in_a_line(
         ({**settings, "sasl.pasword": "x"}, "has no option 'sasl.pasword'; did you mean 'sasl.password'?"),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is ''; it must be one of PLAIN"),
         ({"security.protocol": "SSL"}, "not over TLS: "),
-        ({}, "lost the connection to"),
+        ({}, "if it expects TLS, set security.protocol"),
     ):
         file.write_text("".join(f"{name}={text}\n" for name, text in content.items()))
         for words in (

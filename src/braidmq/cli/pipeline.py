@@ -192,8 +192,8 @@ def _readings(pipeline: Pipeline) -> list[Reading]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Mistakes in a file one to a line with exit code 2, failures in one line with exit code 1."""
-    from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes
+    """Mistakes in a file one to a line, and what must be installed, with exit code 2; failures with 1."""
+    from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError, PipelineMistakes
 
     try:
         yield
@@ -202,7 +202,7 @@ def _explained() -> Iterator[None]:
         raise typer.Exit(EXIT_MISTAKE) from None
     except PipelineError as failure:
         print(f"braid pipeline: {failure}", file=sys.stderr)
-        raise typer.Exit(EXIT_FAILED) from None
+        raise typer.Exit(EXIT_MISTAKE if isinstance(failure, NotInstalled) else EXIT_FAILED) from None
 
 
 @contextmanager

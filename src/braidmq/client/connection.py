@@ -214,9 +214,14 @@ class Connection:
             raise AuthenticationFailed(f"{self.address}, {who}: {error}") from None
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
-        # Version 0 is the one every broker answers.
-        self.send(ApiVersionsRequest(), 0)
-        answer = self.receive(ApiVersionsResponse, 0)
+        try:
+            # Version 0 is the one every broker answers.
+            self.send(ApiVersionsRequest(), 0)
+            answer = self.receive(ApiVersionsResponse, 0)
+        except Unreachable as error:
+            if self._security.protocol.encrypted:
+                raise
+            raise Unreachable(f"{error}; if it expects TLS, set security.protocol") from None
         if answer.error_code != ErrorCode.NONE:
             raise ClientError(f"{self.address} refused to say which versions it serves: {answer.error_code}")
         return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
@@ -235,6 +240,7 @@ class Connection:
         was_closed = self.closed
         self.close()
         if isinstance(error, TimeoutError):
-            return TimedOut(f"{self.address} did not answer in {self._timeout_s:g} s")
+            waited = f"{self.address} did not answer in {self._timeout_s:g} s"
+            return TimedOut(f"{waited}; it is stopped, overloaded or cut off")
         reason = "closed already" if was_closed else error.strerror or str(error)
         return Unreachable(f"lost the connection to {self.address}: {reason}")

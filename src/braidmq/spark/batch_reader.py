@@ -13,6 +13,7 @@ from braidmq.spark.plan import directories, plan
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Split, Task, tasks
 from braidmq.spark.task import read_task
+from braidmq.spark.told import told
 
 
 class BatchReader(DataSourceReader):
@@ -23,14 +24,16 @@ class BatchReader(DataSourceReader):
         self.columns = columns
         self.pushed = Pushed()
 
+    @told()
     def partitions(self) -> Sequence[InputPartition]:
         return tasks(plan_batch(self.query, self.pushed), self.query.tasks_are_counted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands a partition without a value to a query that has none.
         if isinstance(partition, Task):
-            for batch in read_task(self.query, self.columns, partition):
-                yield from self.pushed.keep(batch)
+            with told():
+                for batch in read_task(self.query, self.columns, partition):
+                    yield from self.pushed.keep(batch)
 
 
 class FilteringBatchReader(BatchReader):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
+QUIET = ("OFF", "FATAL", "ERROR")
+"""Levels at which exceptions are logged in a line: Spark logs what it raises, with a page of Java each."""
 MEMORY_SHARE = 3
 MEMORY_MIN_MB = 1024
 MEMORY_MAX_MB = 16_384
@@ -55,6 +57,7 @@ def session(
     every setting. On a cluster the package must be installed on the workers, for the same Python.
     """
     try:
+        from pyspark import SparkConf, SparkContext
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError:
@@ -65,11 +68,15 @@ def session(
     if master.startswith("local"):
         # Else Spark warns on stderr that it had to choose among the machine's addresses.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(app).master(master)
+    conf = SparkConf().setAppName(app).setMaster(master)
     for name, text in (settings(master, memory_mb, ui, log_level) | dict(config or {})).items():
-        builder = builder.config(name, text)
+        conf.set(name, text)
     with own_interrupt_handler():
-        made = builder.getOrCreate()
+        if SparkContext._gateway is None:
+            from braidmq.spark.jvm import launch
+
+            SparkContext(conf=conf, gateway=launch(conf))
+        made = SparkSession.builder.config(conf=conf).getOrCreate()
     # Spark started from Python sets its own level over that of the file.
     made.sparkContext.setLogLevel(log_level)
     # pyspark logs every failed call into Spark as a page of JSON, beside raising it.
@@ -94,7 +101,8 @@ def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> di
     chosen = {
         "spark.driver.memory": f"{memory_mb or memory_for_machine_mb()}m",
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={LOGGING} -Dbraid.log.level={log_level} {TRUST_ARROW}"
+            f"-Dlog4j2.configurationFile={LOGGING} -Dbraid.log.level={log_level}"
+            f" -Dbraid.log.stack={'1' if log_level in QUIET else 'full'} {TRUST_ARROW}"
         ),
         "spark.executor.extraJavaOptions": TRUST_ARROW,
         "spark.python.daemon.module": "braidmq.spark.daemon",

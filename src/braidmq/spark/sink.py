@@ -29,9 +29,10 @@ from braidmq.client.errors import ClientError
 from braidmq.spark.hangup import expect_hang_ups
 from braidmq.spark.sink_columns import Layout, layout
 from braidmq.spark.sink_commit import Committer, TaskResult
-from braidmq.spark.sink_ledger import SinkError
+from braidmq.spark.sink_ledger import SinkError, sink_error
 from braidmq.spark.sink_options import SinkOptions, check_topic, parse_sink, write_number
 from braidmq.spark.sink_task import Place, session_for, write_task
+from braidmq.spark.told import told
 from braidmq.wire.errors import ApiError
 
 expect_hang_ups()
@@ -75,19 +76,23 @@ class BatchWriter(DataSourceArrowWriter):
             self._scope = "-".join(filter(None, (options.prefix, options.write_id, options.topic)))
         self._family = f"{self._scope or options.prefix}/"
 
+    @told()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
         task, attempt = context.partitionId(), context.attemptNumber()
         place = Place(self._family, self._scope, self._number, self._run, task, attempt)
         return write_task(self._options, self._where, iterator, place)
 
+    @told()
     def commit(self, messages: Messages) -> None:
         try:
             self._committer().commit(self._number, _results(messages))
         except (ApiError, ClientError) as error:
             again = "write again with the same writeId" if self._scope else "some tasks' rows may be visible"
-            raise SinkError(f"the write could not be committed, or not wholly: {error}; {again}") from None
+            text = f"the write could not be committed, or not wholly: {error}; {again}"
+            raise sink_error(error, text) from None
 
+    @told()
     def abort(self, messages: Messages) -> None:
         self._committer().abort(self._number, _results(messages))
 
@@ -104,6 +109,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._where = where
         self._checkpoint = checkpoint
 
+    @told()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
         batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
@@ -114,16 +120,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         place = Place(f"{scope}/", scope, int(batch), run, context.partitionId(), context.attemptNumber())
         return write_task(self._options, self._where, iterator, place)
 
+    @told()
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         results = _results(messages)
         if committer := self._committer(results):
             try:
                 committer.commit(batchId, results)
             except (ApiError, ClientError) as error:
-                raise SinkError(
-                    f"batch {batchId} could not be committed, or not wholly: {error}; start the query again"
-                ) from None
+                text = f"batch {batchId} could not be committed, or not wholly: {error}"
+                raise sink_error(error, f"{text}; start the query again") from None
 
+    @told()
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         results = _results(messages)
         if committer := self._committer(results):
@@ -181,5 +188,5 @@ def _look(options: SinkOptions) -> None:
         else:
             check_topic(session.cluster, options.topic)
     except (ApiError, ClientError) as error:
-        raise SinkError(f"writing to {options.bootstrap}: {error}") from None
+        raise sink_error(error, f"writing to {options.bootstrap}: {error}") from None
     _looked.add(key)

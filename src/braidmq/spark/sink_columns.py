@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from braidmq.spark.options import OptionError
+from braidmq.spark.sink_ledger import SinkError
 from braidmq.wire.column_writer import ByteColumn, Columns, HeaderColumn, NumberColumn
 from braidmq.wire.properties import DELIVER_AT, TAG
 
@@ -50,7 +51,7 @@ MICROSECONDS_PER_MS = 1_000
 NO_BYTES = b""
 
 
-class RowError(ValueError):
+class RowError(SinkError):
     """A row that cannot be written; the message says which and why."""
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.client.transactional import FENCED, Identity, Offset, TransactionalClient
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -30,6 +31,20 @@ BEING_ENDED = ("PrepareCommit", "PrepareAbort")
 
 class SinkError(RuntimeError):
     """A write that cannot go on; the message says why and what to do."""
+
+
+class SinkInterrupted(SinkError):
+    """A broker is away, or not ready: the same write may succeed later."""
+
+
+def sink_error(cause: ApiError | ClientError, text: str) -> SinkError:
+    """For a write that failed by this cause; the kind says whether it may pass by itself."""
+    if isinstance(cause, ApiError):
+        # A topic that is not there was waited for already.
+        may_pass = cause.code.retriable and cause.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        may_pass = isinstance(cause, Unreachable | TimedOut)
+    return SinkInterrupted(text) if may_pass else SinkError(text)
 
 
 class Overtaken(SinkError):

@@ -25,7 +25,7 @@ from braidmq.spark.sink_commit import (
     check_same_rows,
     finish_task,
 )
-from braidmq.spark.sink_ledger import Decision, Ledger, SinkError
+from braidmq.spark.sink_ledger import Decision, Ledger, sink_error
 from braidmq.spark.sink_options import Guarantee, SinkOptions, connect
 from braidmq.spark.task import freeze_garbage
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -112,7 +112,7 @@ def write_task(
         return _write(session_for(options), options, where, _chain(first, rows), place)
     except (ApiError, ClientError) as error:
         _drop(repr(options))
-        raise SinkError(_explained(error, options)) from None
+        raise sink_error(error, _explained(error, options)) from None
 
 
 def _write(

@@ -23,6 +23,7 @@ from braidmq.spark import columns
 from braidmq.spark.hangup import expect_hang_ups
 from braidmq.spark.options import Pushdown
 from braidmq.spark.query import extra_columns, parse_query
+from braidmq.spark.told import told
 
 expect_hang_ups()
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -35,9 +36,11 @@ class BraidSource(DataSource):
     def name(cls) -> str:
         return "braid"
 
+    @told()
     def schema(self) -> str:
         return columns.ddl(*extra_columns(self.options))
 
+    @told()
     def reader(self, schema: StructType) -> DataSourceReader:
         from braidmq.spark import filters
         from braidmq.spark.batch_reader import BatchReader, FilteringBatchReader
@@ -49,15 +52,18 @@ class BraidSource(DataSource):
         kind = FilteringBatchReader if wanted and PUSHDOWN_WORKER in sys.modules else BatchReader
         return kind(query, columns.wanted(schema))
 
+    @told()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from braidmq.spark.stream_reader import StreamReader
 
         return StreamReader(parse_query(self.options, streaming=True), columns.wanted(schema))
 
+    @told()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         made: DataSourceWriter = _sink().batch_writer(self.options, schema, overwrite)
         return made
 
+    @told()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         made: DataSourceStreamWriter = _sink().stream_writer(self.options, schema, overwrite)
         return made

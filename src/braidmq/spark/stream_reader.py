@@ -31,6 +31,7 @@ from braidmq.spark.positions import Offsets, Topology
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Task, tasks
 from braidmq.spark.task import freeze_garbage, read_task
+from braidmq.spark.told import told
 
 NO_LIMIT = 2**62
 """A limit that does not bind: with none at all Spark asks for everything at once."""
@@ -52,10 +53,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets = {}
         self._pace = limits.Pace(query)
 
+    @told()
     def initialOffset(self) -> Json:  # noqa: N802
         some = self._refresh().partitions
         return to_json(positions.resolve(self._connected(), self.query, some, self.query.start, "starting"))
 
+    @told()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._latest(self._refresh().partitions)
 
@@ -68,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(NO_LIMIT)
         return ReadAllAvailable()
 
+    @told()
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         known = from_json(start)
         self._publish(known)
@@ -85,6 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
         return to_json(self._ends) if self._ends else None
 
+    @told()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         freeze_garbage()
         ends = from_json(end)
@@ -97,7 +102,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
-            yield from read_task(self.query, self.columns, partition)
+            with told():
+                yield from read_task(self.query, self.columns, partition)
 
     def stop(self) -> None:
         for each in (self._cluster, self._group):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
@@ -71,12 +72,13 @@ def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
     with reach(job.bootstrap, job.client_options) as cluster:
         there = ranges.whole(cluster, job.topics)
         table = lake.create()
+        # The last run may have died between its commit and this.
+        _publish(cluster, job, table, there)
         while left := ranges.remaining(there, table.positions, job.skip_lost):
             part = ranges.capped(left, job.rows_per_commit)
             before = table
             table = _archive_range(spark, lake, job, table, part)
-            if job.group is not None:
-                Groups(cluster).commit(job.group, {at: end for at, (_, end) in part.items()})
+            _publish(cluster, job, table, part)
             ahead = sum(end - start for start, end in left.values())
             ahead -= sum(end - start for start, end in part.values())
             yield Step(table.version, table.rows - before.rows, len(table.files), ahead)
@@ -99,6 +101,17 @@ def follow(
         if not steps:
             yield None
         clock.sleep(max(0.0, began_s + interval_s - clock.monotonic()))
+
+
+def _publish(cluster: Cluster, job: Archive, table: Table, some: ranges.Ranges) -> None:
+    """Lets the group stand where the lake does, in these partitions."""
+    if job.group is None:
+        return
+    groups = Groups(cluster)
+    reached = {at: table.positions.get(at.topic, {}).get(at.partition) for at in some}
+    known = {at: offset for at, offset in reached.items() if offset is not None}
+    if known.items() - groups.committed(job.group).items():
+        groups.commit(job.group, known)
 
 
 def _archive_range(spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges) -> Table:

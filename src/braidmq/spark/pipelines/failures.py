@@ -18,7 +18,7 @@ from braidmq.spark.pipelines.model import Pipeline, TopicSource
 
 SHOWN_LETTERS = 400
 _MAY_PASS = re.compile(
-    r"\b(Unreachable|TimedOut|DeliveryFailed|ConnectionResetError|ConnectionRefusedError|BrokenPipeError)\b"
+    r"\b(Unreachable|TimedOut|DeliveryFailed|SinkInterrupted|ConnectionResetError|ConnectionRefusedError|BrokenPipeError)\b"
     r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
     r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
@@ -29,6 +29,8 @@ _BAD_RECORD = re.compile(r"braid: bad record (\S+) (\d+) (\d+)")
 _PYTHON_ERROR = re.compile(
     r"^\s*(?:[a-z_][\w.]*\.)?([A-Z]\w+(?:Error|Exception|Exit|Warning)?): (.+)$", re.MULTILINE
 )
+_TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
+"""One of our failures that came without a traceback (`told.py`)."""
 _WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
 
 
@@ -63,8 +65,9 @@ def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
 def sentence(message: str) -> str:
     """The innermost error of Python if there is one, else the first sentence of Spark."""
     inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
-    found = _PYTHON_ERROR.findall(inner)
-    if found:
+    if not inner and (told := _TOLD.search(message)):
+        line = told[1]
+    elif found := _PYTHON_ERROR.findall(inner):
         kind, text = found[0]
         line = (
             text

@@ -19,6 +19,10 @@ class PipelineError(Exception):
     """A pipeline cannot be read, started or continued; the text says why and what to do."""
 
 
+class NotInstalled(PipelineError):
+    """Spark, or the Java it runs on, is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where something was written."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from braidmq.spark.pipelines import graph, progress, versions
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.failures import Failure, told_in_a_sentence, understand_failure
-from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource
 from braidmq.spark.pipelines.preflight import Preflight
 from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
@@ -87,7 +87,7 @@ def _session(pipeline: Pipeline, master: str) -> SparkSession:
     try:
         return session(f"braid {pipeline.name}", master, log_level="OFF", config=settings(pipeline))
     except (JavaMissing, SparkMissing) as error:
-        raise PipelineError(str(error)) from None
+        raise NotInstalled(str(error)) from None
 
 
 def settings(pipeline: Pipeline) -> dict[str, str]:
