@@ -20,11 +20,12 @@ from braidmq.spark.lake.archiver import Archive, archive
 from braidmq.spark.lake.commits import CommitLog, Operation
 from braidmq.spark.lake.table import Lake
 
+LAST_POINT = "before the position is published"
 POINTS: dict[str, tuple[type, str]] = {
     "before the data files": (Lake, "_stage"),
     "between staging and their folder": (Lake, "_move_in"),
     "before the commit": (CommitLog, "commit"),
-    "before the position is published": (Groups, "commit"),
+    LAST_POINT: (Groups, "commit"),
 }
 ROWS_PER_COMMIT = 15
 

@@ -55,16 +55,20 @@ class Copy:
         self._target = target
         self.place = place
 
-    def start(self, through: Any = None, once: bool = True, **options: str) -> StreamingQuery:
+    def start(
+        self, through: Any = None, once: bool = True, rows_per_batch: int = ROWS, **options: str
+    ) -> StreamingQuery:
         reader = self._spark.readStream.format("braid").options(**options)
         reader = reader.option("bootstrap.servers", self._bootstrap).option("subscribe", self._source)
+        reader = reader.option("maxOffsetsPerTrigger", rows_per_batch)
         rows = reader.option("startingOffsets", "earliest").load().select("value")
         if through is not None:
             rows = rows.mapInArrow(through, "value binary")
         writer = rows.writeStream.format("braid").options(**options)
         writer = writer.option("bootstrap.servers", self._bootstrap).option("topic", self._target)
         writer = writer.option("checkpointLocation", str(self.place / "checkpoint"))
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 s")).start()
+        how = {"availableNow": True} if once else {"processingTime": "0 seconds"}
+        return writer.trigger(**how).start()
 
     def finish(self) -> None:
         assert self.start().awaitTermination(WAIT_S)
@@ -194,8 +198,8 @@ def copy_through(spark: SparkSession, broker: BrokerProcess, place: Path, away: 
     """A copy in small batches, so that the broker goes away while one is under way."""
     values = fill(broker.bootstrap, "from", range(500))
     copy = Copy(spark, broker.bootstrap, "from", "to", place)
-    query = copy.start(once=False, maxOffsetsPerTrigger="50")
-    wait_until(lambda: query.lastProgress and query.lastProgress["batchId"] >= 1)
+    query = copy.start(once=False, rows_per_batch=50)
+    wait_until(lambda: not query.isActive or (query.lastProgress and query.lastProgress["batchId"] >= 1))
     for _ in away(broker):
         time.sleep(away_s)
     values += fill(broker.bootstrap, "from", range(500, 800))

@@ -149,6 +149,9 @@ class Run:
         for name, text in settings(self.pipeline).items():
             if name.startswith("spark.sql."):
                 self.spark.conf.set(name, text)
+        # Spark looks for a sink's format in the session that is active in its thread. A thread that is new to
+        # Spark has none, and this is the call that makes it ours.
+        self.spark.createDataFrame([], "nothing INT")
         compiled = compile_queries(self.spark, self.pipeline, self.checkpoint)
         states = {name: query.state for name, query in compiled.items() if query.state is not None}
         versions.check_states(self.pipeline, self.checkpoint, states)
