@@ -22,7 +22,7 @@ from braidmq.spark.lake.table import Lake
 
 LAST_POINT = "before the position is published"
 POINTS: dict[str, tuple[type, str]] = {
-    "before the data files": (Lake, "_stage"),
+    "before the data files": (Lake, "_staged"),
     "between staging and their folder": (Lake, "_move_in"),
     "before the commit": (CommitLog, "commit"),
     LAST_POINT: (Groups, "commit"),

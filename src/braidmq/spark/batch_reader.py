@@ -31,9 +31,8 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands a partition without a value to a query that has none.
         if isinstance(partition, Task):
-            with told():
-                for batch in read_task(self.query, self.columns, partition):
-                    yield from self.pushed.keep(batch)
+            for batch in read_task(self.query, self.columns, partition):
+                yield from self.pushed.keep(batch)
 
 
 class FilteringBatchReader(BatchReader):

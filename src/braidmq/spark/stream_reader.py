@@ -102,8 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
-            with told():
-                yield from read_task(self.query, self.columns, partition)
+            yield from read_task(self.query, self.columns, partition)
 
     def stop(self) -> None:
         for each in (self._cluster, self._group):

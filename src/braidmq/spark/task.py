@@ -20,6 +20,7 @@ from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Split, Task
+from braidmq.spark.told import told
 
 _idle: dict[str, Cluster] = {}
 """The cluster of the last task of this worker, with its connections; a task takes it and puts it back."""
@@ -27,8 +28,9 @@ _idle: dict[str, Cluster] = {}
 
 def read_task(query: Query, columns: tuple[str, ...], task: Task) -> Iterator[pa.RecordBatch]:
     """The records of all splits of a task."""
-    for split in task.splits:
-        yield from read_split(query, columns, split)
+    with told():
+        for split in task.splits:
+            yield from read_split(query, columns, split)
 
 
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
