@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from braidmq.spark import columns
 from braidmq.spark.hangup import expect_hang_ups
-from braidmq.spark.options import Pushdown
+from braidmq.spark.options import OptionError, Pushdown
 from braidmq.spark.query import extra_columns, parse_query
 from braidmq.spark.told import told
 
@@ -52,11 +52,13 @@ class BraidSource(DataSource):
         kind = FilteringBatchReader if wanted and PUSHDOWN_WORKER in sys.modules else BatchReader
         return kind(query, columns.wanted(schema))
 
-    @told()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from braidmq.spark.stream_reader import StreamReader
+        from braidmq.spark.stream_reader import RefusedStream, StreamReader
 
-        return StreamReader(parse_query(self.options, streaming=True), columns.wanted(schema))
+        try:
+            return StreamReader(parse_query(self.options, streaming=True), columns.wanted(schema))
+        except OptionError as error:
+            return RefusedStream(error)
 
     @told()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

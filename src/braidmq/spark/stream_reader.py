@@ -26,6 +26,7 @@ from braidmq.client.consumer import Start
 from braidmq.spark import limits, positions
 from braidmq.spark.group import GroupPositions
 from braidmq.spark.loss import RecordsLost, report_loss
+from braidmq.spark.options import OptionError
 from braidmq.spark.plan import directories, plan
 from braidmq.spark.positions import Offsets, Topology
 from braidmq.spark.query import Query
@@ -142,6 +143,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cluster": None, "_group": None}
+
+
+class RefusedStream(DataSourceStreamReader):
+    """In place of a reader that cannot be made: says why as soon as it is asked for anything.
+
+    Raised while Spark makes a reader, the reason would be lost: Spark then stops the reader it did not get.
+    """
+
+    def __init__(self, reason: OptionError) -> None:
+        self.reason = reason
+
+    @told()
+    def initialOffset(self) -> Json:  # noqa: N802
+        raise self.reason
+
+    @told()
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
+        raise self.reason
+
+    @told()
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
+        raise self.reason
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self.reason
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> Json:
