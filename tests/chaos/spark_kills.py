@@ -46,7 +46,7 @@ WORKER_SHARE = 0.25
 AIMS = (None, *MID_BATCH)
 """What kills wait for; None: for nothing."""
 AIM_SECONDS_MAX = 90.0
-LOOK_SECONDS_MAX, STEP_SECONDS_MAX = 0.1, 0.005
+LOOK_SECONDS_MAX, STEP_SECONDS_MAX = 0.1, 0.015
 """Between two looks at a driver, at most."""
 
 

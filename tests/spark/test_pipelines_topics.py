@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from braidmq.client import Producer
+from braidmq.client.groups import Groups
 from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import avro, load, loads
 from braidmq.spark.pipelines.loading import load_module
@@ -128,6 +129,8 @@ sinks:
     run_once(text, spark, tmp_path)
     assert values(bootstrap, f"{topic}.sums") == [{"odd": 0, "n": 25}, {"odd": 1, "n": 25}]
     assert sorted(each["n"] for each in values(bootstrap, f"{topic}.out")) == list(range(50))
+    with Groups(bootstrap) as groups:
+        assert sum(groups.committed(f"braid-twice-{topic}").values()) == 50
 
 
 @pytest.fixture

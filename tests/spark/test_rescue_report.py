@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_throughput_skew_hot_keys_lateness_and_lag(
 
     assert made.bucket_s == 1
     assert [(row["records"], row["bytes"]) for row in made.tables["throughput"]] == [(11, 124), (9, 101)]
+    assert made.tables["throughput"][0]["time"] == datetime.fromtimestamp(START_MS // 1000, UTC)
     assert [(row["records"], row["skew"]) for row in made.tables["partitions"]] == [(18, 1.8), (2, 0.2)]
     keys = [(bytes(row["key"]), row["records"], row["share"]) for row in made.tables["hot_keys"]]
     assert keys == [(b"hot", 15, 0.75), (b"cold", 5, 0.25)]

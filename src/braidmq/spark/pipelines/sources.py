@@ -56,15 +56,23 @@ class Opener:
                 return self._table(source)
 
     def bad_rows(self, source: TopicSource) -> DataFrame:
-        return formats.bad_rows(self.records(source), source, self.schema(source), self.pipeline.name)
+        records = self.records(source, f"{self._group}-bad")
+        return formats.bad_rows(records, source, self.schema(source), self.pipeline.name)
 
-    def records(self, source: TopicSource) -> DataFrame:
+    @property
+    def _group(self) -> str:
+        """How the groups begin in which positions are published; the name of the topic follows."""
+        return f"braid-{self.pipeline.name}"
+
+    def records(self, source: TopicSource, group: str | None = None) -> DataFrame:
         """The records of a topic, undecoded."""
         reader = self.spark.readStream if source.stream else self.spark.read
         ours = {"subscribe": source.topic, "isolation": "read_committed", **_start(source)}
         options = merged(ours, topic_options(self.pipeline, source.options))
         if Metadata.HEADERS in source.metadata:
             options["includeHeaders"] = "true"
+        if source.stream:
+            options.setdefault("groupIdPrefix", group or self._group)
         if source.stream and source.batch_records_max is not None:
             options["maxOffsetsPerTrigger"] = str(source.batch_records_max)
         return reader.format("braid").schema(formats.columns_read(source)).options(**options).load()

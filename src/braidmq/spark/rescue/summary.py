@@ -63,7 +63,8 @@ def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] =
         tables: dict[str, list[Row]] = {}
         for name, frame in _frames(rows, headers, bucket_s, wanted).items():
             told(name.replace("_", " "))
-            tables[name] = [row.asDict() for row in frame.collect()]
+            found = [row.asDict() for row in frame.collect()]
+            tables[name] = [{key: _utc(cell) for key, cell in row.items()} for row in found]
         ages = report.oldest_unread(rows, lags)
         lags = [
             replace(each, oldest_unread_ms=ages.get((each.group, each.topic, each.partition)))
@@ -166,7 +167,14 @@ def shown(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")
-    return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else str(value)
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return str(value)
+
+
+def _utc(value: Any) -> Any:
+    """Spark hands out times as the clock on this machine's wall shows them, without saying so."""
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def _moment(timestamp_ms: int) -> str:
