@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,16 +20,13 @@ if TYPE_CHECKING:
 TIMEOUT_S = 400
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives for minutes is done sooner without its best compiler."""
-HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin that reads the marks of groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            # A test that is stopped in the middle of a call leaves a session that nobody can use.
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """For what is collected in this folder, before anybody looks at the marks of groups."""
+    item.add_marker(pytest.mark.xdist_group("spark"))
+    # A test that is stopped in the middle of a call leaves a session that nobody can use.
+    item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
