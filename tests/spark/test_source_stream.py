@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.patience import wait_until
 from tests.spark.sentences import told
 
 from braidmq.client import Admin
@@ -136,8 +135,7 @@ def test_positions_and_lag_are_there_for_others_to_see(
     run = stream.run(topic, groupId=f"{topic}-readers", maxOffsetsPerTrigger="4")
 
     with Groups(bootstrap) as groups:
-        # The query does not wait for the answer to its last commit before it ends.
-        wait_until(lambda: groups.committed(f"{topic}-readers") == {TopicPartition(topic, 0): 10})
+        assert groups.committed(f"{topic}-readers") == {TopicPartition(topic, 0): 10}
     progress = [json.loads(each.json) for each in run.recentProgress]
     assert [each["sources"][0]["endOffset"] for each in progress[:3]] == [
         {topic: {"0": end}} for end in (4, 8, 10)

@@ -1,7 +1,8 @@
 """Positions of a query as those of a consumer group, so that every tool that shows lag shows the query's.
 
 Spark's checkpoint remains the truth: nothing is ever read back from the group, and a commit that fails only
-gets a warning. The query does not wait for answers either: one is collected when the next commit is sent.
+gets a warning. The query does not wait for answers either: one is collected when the next commit is sent, or
+when a query that reads what is available now has read all of it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,13 @@ class GroupPositions:
                 self._complain(error)
         try:
             self._send_changes()
+        except (ApiError, ClientError) as error:
+            self._complain(error)
+
+    def settle(self) -> None:
+        """Waits until the last positions are where everybody sees them; else as `publish`."""
+        try:
+            self._collect()
         except (ApiError, ClientError) as error:
             self._complain(error)
 

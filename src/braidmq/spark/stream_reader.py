@@ -140,6 +140,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._group is None:
             self._group = GroupPositions(self.query)
         self._group.publish(processed)
+        if self._target is not None and all(processed.get(at, 0) >= end for at, end in self._target.items()):
+            self._group.settle()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cluster": None, "_group": None}
