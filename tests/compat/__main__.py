@@ -3,6 +3,9 @@
 The second run proves the tests: what they demand of Braid is what Kafka does. Where Kafka's jars cannot be
 had it is left out with a message, and the Java client with it. Spark runs as applications of its own, on this
 machine and on a standalone master with two workers. 10,000 idle connections are tried as well.
+
+The Spark tests run again on the oldest pyspark that pyproject.toml allows, in an environment of its own
+(.venv-oldest).
 """
 
 from __future__ import annotations
@@ -11,18 +14,47 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.kafka import Kafka, KafkaUnavailableError, obtain
 from tests.chaos import server
+from tests.compat import oldest_pyspark
 
 ROOT = Path(__file__).parents[2]
 IDLE_CONNECTIONS = 10_000
+SPARK = {"BRAID_COMPAT_SPARK": "1"}
 
 
-def pytest(*arguments: str, **environment: str) -> bool:
-    command = [sys.executable, "-m", "pytest", "-q", *arguments]
+def pytest(*arguments: str, python: str | Path = sys.executable, **environment: str) -> bool:
+    command = [str(python), "-m", "pytest", "-q", *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode == 0
+
+
+def against_braid(libs: Path | None) -> bool:
+    say("stock clients against Braid")
+    return pytest("tests/compat", BRAID_COMPAT_STEPS="all", **SPARK, **java_client(jars_of_kafka(libs)))
+
+
+def idle_connections() -> bool:
+    say(f"{IDLE_CONNECTIONS:,} idle connections")
+    return pytest("tests/hostile", "-k", "idle_connections", BRAID_IDLE_CONNECTIONS=str(IDLE_CONNECTIONS))
+
+
+def against_kafka(libs: Path | None) -> bool:
+    jars = jars_of_kafka(libs)
+    if jars is None:
+        return True
+    say(f"the same tests against Apache Kafka {Kafka.version(jars)}")
+    with server.kafka(jars) as running:
+        bootstrap = running.bootstrap
+        return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=bootstrap, **SPARK, **java_client(jars))
+
+
+def on_the_oldest_pyspark() -> bool:
+    say(f"tests/spark on pyspark {oldest_pyspark.oldest()}, the oldest that pyproject.toml allows")
+    return pytest("tests/spark", python=oldest_pyspark.prepare())
 
 
 def jars_of_kafka(given: Path | None) -> Path | None:
@@ -33,10 +65,8 @@ def jars_of_kafka(given: Path | None) -> Path | None:
         return None
 
 
-def against_kafka(jars: Path, extra: dict[str, str]) -> bool:
-    say(f"the same tests against Apache Kafka {Kafka.version(jars)}")
-    with server.kafka(jars) as running:
-        return pytest("tests/compat", BRAID_COMPAT_BOOTSTRAP=running.bootstrap, **extra)
+def java_client(jars: Path | None) -> dict[str, str]:
+    return {} if jars is None else {"BRAID_COMPAT_JARS": str(jars)}
 
 
 def say(text: str) -> None:
@@ -49,20 +79,18 @@ def main() -> int:
     parser.add_argument(
         "--kafka-libs", type=Path, help="directory of Kafka's jars; by default Maven gets them"
     )
+    names = ("braid", "idle", "kafka", "oldest-pyspark")
+    parser.add_argument("--only", action="append", choices=names, help="this step; may be repeated")
     given = parser.parse_args()
-    jars = jars_of_kafka(given.kafka_libs)
-    extra = {"BRAID_COMPAT_SPARK": "1"}
-    if jars is not None:
-        extra["BRAID_COMPAT_JARS"] = str(jars)
-    say("stock clients against Braid")
-    good = pytest("tests/compat", BRAID_COMPAT_STEPS="all", **extra)
-    say("Spark Declarative Pipelines")
-    good &= pytest("tests/compat/test_declarative_pipelines.py", BRAID_COMPAT_SPARK="1")
-    say(f"{IDLE_CONNECTIONS:,} idle connections")
-    good &= pytest("tests/hostile", "-k", "idle_connections", BRAID_IDLE_CONNECTIONS=str(IDLE_CONNECTIONS))
-    if jars is not None:
-        good &= against_kafka(jars, extra)
-    return 0 if good else 1
+    steps: tuple[Callable[[], bool], ...] = (
+        partial(against_braid, given.kafka_libs),
+        idle_connections,
+        partial(against_kafka, given.kafka_libs),
+        on_the_oldest_pyspark,
+    )
+    chosen = [step for name, step in zip(names, steps, strict=True) if not given.only or name in given.only]
+    failed = [step for step in chosen if not step()]
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from braidmq.client import Producer
 from braidmq.spark import java
 from braidmq.spark import session as make_session
 from braidmq.spark.java import JavaMissing, find_java_home, java_version, packaged_java_home
-from braidmq.spark.session import memory_for_machine_mb, settings
+from braidmq.spark.session import OLDEST, SparkMissing, check_version, memory_for_machine_mb, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,15 @@ def test_the_user_has_the_last_word() -> None:
     assert "-Dbraid.log.level=WARN" in chosen["spark.driver.extraJavaOptions"]
     assert "spark.driver.host" not in chosen
     assert 1024 <= memory_for_machine_mb() <= 16_384
+
+
+def test_a_pyspark_that_is_too_old_is_told_by_both_versions() -> None:
+    """S1: the oldest that will do is the one that the package asks for."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert f"pyspark>={OLDEST}" in extras["spark"]
+    check_version(OLDEST)
+    with pytest.raises(SparkMissing, match=rf"pyspark 4\.1\.4 is too old, Braid needs {OLDEST} or newer"):
+        check_version("4.1.4")
 
 
 def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

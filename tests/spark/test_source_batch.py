@@ -171,6 +171,7 @@ def test_a_frame_may_be_used_again_with_another_filter(
 
     assert found(frame.where("offset = 7")) == [b"07"]
     assert frame.count() == 50
+    assert found(frame.where("offset = 7").union(frame.where("offset = 9"))) == [b"07", b"09"]
 
 
 def test_the_log_on_this_machine_is_read_without_the_broker(

@@ -36,6 +36,8 @@ MEMORY_MIN_MB = 1024
 MEMORY_MAX_MB = 16_384
 LOCAL_SHUFFLE_PARTITIONS_PER_CORE = 2
 TRUST_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+OLDEST = "4.2.0"
+"""As in pyproject.toml: the first whose Python streams have read limits and available-now (SPARK-55304)."""
 
 
 class SparkMissing(RuntimeError):
@@ -57,11 +59,13 @@ def session(
     every setting. On a cluster the package must be installed on the workers, for the same Python.
     """
     try:
+        import pyspark
         from pyspark import SparkConf, SparkContext
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError:
         raise SparkMissing("pyspark is not installed; run: pip install 'braidmq[spark]'") from None
+    check_version(pyspark.__version__)
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -94,6 +98,18 @@ def own_interrupt_handler() -> Iterator[None]:
     is_own = before not in (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
     if is_own and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
+
+
+def check_version(version: str) -> None:
+    """SparkMissing where this version of pyspark lacks what the format needs."""
+    if _line(version) < _line(OLDEST):
+        raise SparkMissing(
+            f"pyspark {version} is too old, Braid needs {OLDEST} or newer; run: pip install 'braidmq[spark]'"
+        )
+
+
+def _line(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> dict[str, str]:

@@ -7,9 +7,11 @@ writer; those are pickled and sent on. So nothing here connects to a broker befo
 from __future__ import annotations
 
 import sys
+from collections.abc import MutableMapping
 from importlib import import_module
 from typing import Any
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -23,6 +25,7 @@ from braidmq.spark import columns
 from braidmq.spark.hangup import expect_hang_ups
 from braidmq.spark.options import OptionError, Pushdown
 from braidmq.spark.query import extra_columns, parse_query
+from braidmq.spark.session import check_version
 from braidmq.spark.told import told
 
 expect_hang_ups()
@@ -31,6 +34,11 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 class BraidSource(DataSource):
     """Topics as tables and streams."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # Here, so that sessions which are not of our making are told as well.
+        check_version(pyspark.__version__)
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
