@@ -237,7 +237,7 @@ class Run:
     # While it lasts
 
     def go_through_faults(self) -> None:
-        """Until everything is transformed and committed."""
+        """Until everything is transformed and committed, and every fault has happened."""
         seen, since, checked = -1, time.monotonic(), 0.0
         while True:
             self._watch.check()
@@ -253,7 +253,8 @@ class Run:
             if now - checked > CHECK_S:
                 checked = now
                 self._tell()
-                if self._watch.fed_everything and self._is_finished(self._feeder):
+                # What is transformed is noticed a little later: the last faults may be yet to come.
+                if not self._faults and self._watch.fed_everything and self._is_finished(self._feeder):
                     return
             time.sleep(TEND_S)
 
