@@ -161,8 +161,9 @@ class Coordinator:
         """Stores offsets; on disk and visible on return. ApiError when the group refuses."""
         await self.open()
         self.groups.check_commit(
-            group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version
-        )
+            group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
+            (place for place, _ in entries),
+        )  # fmt: skip
         self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()
         changes = [offset_record(group_id, *place, committed) for place, committed in entries]
@@ -181,7 +182,7 @@ class Coordinator:
         await self.open()
         self.groups.check_commit(
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
-            transactional=True,
+            (place for place, _ in entries), transactional=True,
         )  # fmt: skip
         self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()

@@ -14,7 +14,7 @@ silence is noticed by `tick`, as in classic groups.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -30,12 +30,13 @@ from braidmq.group.consumer_member import (
     ConsumerMember,
     Heartbeat,
     MemberState,
+    Owner,
     SteadyBeat,
     Subscription,
     check_epoch,
     check_request,
 )
-from braidmq.group.offsets import Expirable
+from braidmq.group.offsets import Expirable, Place
 from braidmq.group.settings import GroupSettings
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -73,6 +74,8 @@ class StoredConsumerGroup(NamedTuple):
     target_epoch: int
     members: list[ConsumerMember]
     targets: dict[str, Partitions]
+    since: dict[Partition, int]
+    """With which epoch its owner got each partition, as far as that was written down."""
 
 
 @dataclass(slots=True)
@@ -112,7 +115,7 @@ class ConsumerGroup:
         self.state_since_ms = now_ms
         self._settings = settings
         self._new_id = new_id
-        self.owners: dict[Partition, str] = {}
+        self.owners: dict[Partition, Owner] = {}
         self._catalog_version: int | None = None
         self._matched: dict[str, frozenset[str]] = {}
         self._subscriptions: Counter[Subscription] = Counter()
@@ -137,17 +140,17 @@ class ConsumerGroup:
         self.epoch, self.target_epoch = stored.epoch, stored.target_epoch
         self.targets = dict(stored.targets)
         for member in stored.members:
-            self.adopt(member, now_ms)
+            self.adopt(member, now_ms, stored.since)
 
-    def adopt(self, member: ConsumerMember, now_ms: int) -> None:
-        """Takes in a member from somewhere else, with all that it has."""
+    def adopt(self, member: ConsumerMember, now_ms: int, since: Mapping[Partition, int]) -> None:
+        """Takes in a member from somewhere else, with all that it has: since its epoch, if not told."""
         self.members[member.member_id] = member
         self.targets.setdefault(member.member_id, member.assigned)
         self._subscriptions[member.subscription] += 1
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         for partition in member.assigned | member.revoking:
-            self.owners[partition] = member.member_id
+            self.owners[partition] = Owner(member.member_id, since.get(partition, member.epoch))
         self._set_deadlines(member, now_ms)
 
     def rewrite_all(self) -> None:
@@ -294,7 +297,7 @@ class ConsumerGroup:
                 self.targets[member_id] = self.targets.pop(former)
         member.release(member.revoking, self.owners)
         for partition in member.assigned:
-            self.owners[partition] = member_id
+            self.owners[partition] = self.owners[partition]._replace(member_id=member_id)
         member.member_id = member_id
         member.revoking = NOTHING
         member.state = MemberState.STABLE
@@ -461,8 +464,20 @@ class ConsumerGroup:
 
     # Offsets
 
-    def check_commit(self, member_id: str, epoch: int, version: int, transactional: bool = False) -> None:
-        """Raises the ApiError with which an OffsetCommit (or TxnOffsetCommit) is to be refused."""
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        version: int,
+        places: Iterable[Place],
+        transactional: bool = False,
+    ) -> None:
+        """Raises the ApiError with which an OffsetCommit (or TxnOffsetCommit) is to be refused.
+
+        A member that has not heard of its newest epoch yet may commit where it has been the reader since
+        before then (KIP-1251): its epoch goes up with every change of the group, and many of them leave it
+        what it has.
+        """
         if epoch < 0 and not self.members:
             return
         if member_id not in self.members:
@@ -472,7 +487,18 @@ class ConsumerGroup:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION, "members of a server-assigned group commit with OffsetCommit 9"
             )
-        self._check_same_epoch(member_id, epoch)
+        if epoch > self.members[member_id].epoch or not self._has_since(member_id, epoch, places):
+            self._check_same_epoch(member_id, epoch)
+
+    def _has_since(self, member_id: str, epoch: int, places: Iterable[Place]) -> bool:
+        """Whether there are any, and the member got all of them with that epoch or before it."""
+        owners = [self._owner(*place) for place in places]
+        mine = (one is not None and one.member_id == member_id and one.since <= epoch for one in owners)
+        return bool(owners) and all(mine)
+
+    def _owner(self, name: str, number: int) -> Owner | None:
+        topic = self.subscribed_topics.get(name)
+        return None if topic is None else self.owners.get((topic.topic_id, number))
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Raises the ApiError with which an OffsetFetch is to be refused; administrators give no member."""

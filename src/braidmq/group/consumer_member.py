@@ -69,6 +69,13 @@ class SteadyBeat(NamedTuple):
     client_host: str
 
 
+class Owner(NamedTuple):
+    """Who has a partition, or has yet to give it up, and the epoch with which it got it."""
+
+    member_id: str
+    since: int
+
+
 class ClassicTraits(NamedTuple):
     """What is different about a member that still speaks the classic protocol."""
 
@@ -172,7 +179,7 @@ class ConsumerMember:
         target: Partitions,
         target_epoch: int,
         owned: Partitions | None,
-        owners: MutableMapping[Partition, str],
+        owners: MutableMapping[Partition, Owner],
     ) -> None:
         """Goes as far towards the target as others and the member itself allow."""
         if self.is_reconciled(target_epoch):
@@ -195,15 +202,15 @@ class ConsumerMember:
         wanted = target - kept
         free = frozenset(one for one in wanted if one not in owners)
         for partition in free:
-            owners[partition] = self.member_id
+            owners[partition] = Owner(self.member_id, target_epoch)
         self.assigned, self.revoking = kept | free, NOTHING
         self.state = MemberState.STABLE if free == wanted else MemberState.UNRELEASED
         self._enter(target_epoch)
 
-    def release(self, partitions: Partitions, owners: MutableMapping[Partition, str]) -> None:
+    def release(self, partitions: Partitions, owners: MutableMapping[Partition, Owner]) -> None:
         """Lets go of partitions, so that others can have them."""
         for partition in partitions:
-            if owners.get(partition) == self.member_id:
+            if (owner := owners.get(partition)) is not None and owner.member_id == self.member_id:
                 del owners[partition]
 
     def _enter(self, epoch: int) -> None:

@@ -7,9 +7,9 @@ writes what changed; `Loader` collects what is read, record by record, and makes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from braidmq.group.assignors import Partitions
+from braidmq.group.assignors import Partition, Partitions
 from braidmq.group.consumer_group import Changes, ConsumerGroup, StoredConsumerGroup
 from braidmq.group.consumer_member import ClassicTraits, ConsumerMember, MemberState
 from braidmq.group.events import KeyValue, Protocol
@@ -70,6 +70,13 @@ class TopicPartitions(Message):
     partitions: list[int] = array(int32)
 
 
+class OwnedPartitions(Message):
+    topic_id: bytes = uuid()
+    partitions: list[int] = array(int32)
+    assignment_epochs: list[int] = array(int32, tag=0)
+    """With which epoch the member got each of them; older records do not say."""
+
+
 class ConsumerGroupTargetAssignmentMemberValue(Message, versions=(0, 0), flexible=0):
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
@@ -78,8 +85,8 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions=(0, 0), flexib
     member_epoch: int = int32()
     previous_member_epoch: int = int32()
     state: int = int8()
-    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
-    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions)
+    assigned_partitions: list[OwnedPartitions] = array(OwnedPartitions)
+    partitions_pending_revocation: list[OwnedPartitions] = array(OwnedPartitions)
 
 
 def changed_records(group: ConsumerGroup, changes: Changes) -> Iterator[KeyValue]:
@@ -98,7 +105,7 @@ def changed_records(group: ConsumerGroup, changes: Changes) -> Iterator[KeyValue
         reached = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=group.target_epoch)
         yield _group_key(group.group_id, TARGET_EPOCH_KEY), versioned(reached, 0)
     for member_id in sorted(changes.positions & group.members.keys()):
-        yield _member_key(group.group_id, member_id, POSITION_KEY), _position(group.members[member_id])
+        yield _member_key(group.group_id, member_id, POSITION_KEY), _position(group, group.members[member_id])
 
 
 def ending(group: ConsumerGroup) -> list[KeyValue]:
@@ -162,7 +169,7 @@ class Loader:
     def groups(self) -> dict[str, StoredConsumerGroup]:
         """The groups that are left when everything has been read."""
         found = {
-            group_id: StoredConsumerGroup(epoch, self._target_epochs.get(group_id, 0), [], {})
+            group_id: StoredConsumerGroup(epoch, self._target_epochs.get(group_id, 0), [], {}, {})
             for group_id, epoch in self._epochs.items()
         }
         for (group_id, member_id), values in self._values.items():
@@ -170,7 +177,7 @@ class Loader:
             if group is None or PROFILE_KEY not in values:
                 continue
             try:
-                group.members.append(_member(member_id, values))
+                group.members.append(_member(member_id, values, group.since))
                 if TARGET_KEY in values:
                     target = decode(ConsumerGroupTargetAssignmentMemberValue, *split(values[TARGET_KEY]))
                     group.targets[member_id] = _flat(target.topic_partitions)
@@ -179,7 +186,7 @@ class Loader:
         return found
 
 
-def _member(member_id: str, values: dict[int, bytes]) -> ConsumerMember:
+def _member(member_id: str, values: dict[int, bytes], since: dict[Partition, int]) -> ConsumerMember:
     profile = decode(ConsumerGroupMemberMetadataValue, *split(values[PROFILE_KEY]))
     member = ConsumerMember(member_id)
     member.instance_id, member.rack_id = profile.instance_id, profile.rack_id
@@ -197,6 +204,9 @@ def _member(member_id: str, values: dict[int, bytes]) -> ConsumerMember:
         member.state = _state(position.state)
         member.assigned = _flat(position.assigned_partitions)
         member.revoking = _flat(position.partitions_pending_revocation)
+        for topic in (*position.assigned_partitions, *position.partitions_pending_revocation):
+            for number, epoch in zip(topic.partitions, topic.assignment_epochs, strict=False):
+                since[topic.topic_id, number] = epoch
     return member
 
 
@@ -231,18 +241,29 @@ def _classic(traits: ClassicTraits) -> ClassicMemberMetadata:
     )
 
 
-def _position(member: ConsumerMember) -> bytes:
+def _position(group: ConsumerGroup, member: ConsumerMember) -> bytes:
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
         state=int(member.state),
-        assigned_partitions=grouped(member.assigned),
-        partitions_pending_revocation=grouped(member.revoking),
+        assigned_partitions=_owned(group, member.assigned),
+        partitions_pending_revocation=_owned(group, member.revoking),
     )
     return versioned(value, 0)
 
 
-def _flat(topics: list[TopicPartitions]) -> Partitions:
+def _owned(group: ConsumerGroup, partitions: Partitions) -> list[OwnedPartitions]:
+    return [
+        OwnedPartitions(
+            topic_id=topic.topic_id,
+            partitions=topic.partitions,
+            assignment_epochs=[group.owners[topic.topic_id, number].since for number in topic.partitions],
+        )
+        for topic in grouped(partitions)
+    ]
+
+
+def _flat(topics: Iterable[TopicPartitions | OwnedPartitions]) -> Partitions:
     return frozenset((topic.topic_id, number) for topic in topics for number in topic.partitions)
 
 

@@ -9,7 +9,7 @@ sets one timer for `next_deadline` and calls `tick` when it fires, however many 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -330,6 +330,7 @@ class Groups:
         generation: int,
         now_ms: int,
         version: int,
+        places: Iterable[Place] = (),
         transactional: bool = False,
     ) -> None:
         """Raises the ApiError with which a commit is to be refused; a first commit makes the group."""
@@ -337,7 +338,7 @@ class Groups:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group that is part of a transaction has an id")
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(member_id, generation, version, transactional)
+            group.check_commit(member_id, generation, version, places, transactional)
             return
         if isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")

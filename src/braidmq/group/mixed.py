@@ -86,7 +86,7 @@ def upgrade(group: ClassicGroup, made: ConsumerGroup, catalog: Catalog, now_ms: 
         member.topics = frozenset(subscription.topics if subscription is not None else ())
         assigned = _with_ids(read_assignment(one.assignment) or {}, catalog)
         member.assigned = frozenset(place for place in assigned if place not in made.owners)
-        made.adopt(member, now_ms)
+        made.adopt(member, now_ms, {})
     made.rewrite_all()
 
 

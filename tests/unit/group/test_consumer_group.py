@@ -16,6 +16,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from unit.group.catalogs import FakeCatalog, topic_id
 
 NONE: Partitions = frozenset()
+PLACES = [("orders", 0)]
 
 
 def new_group(**settings: int) -> ConsumerGroup:
@@ -212,9 +213,9 @@ def test_most_members_choose_the_assignor() -> None:
 def test_commits_and_fetches_need_the_epoch_of_the_member() -> None:
     """C6: anybody may commit to an empty group; members need their epoch, and OffsetCommit 9."""
     group = new_group()
-    group.check_commit("", -1, 9)
+    group.check_commit("", -1, 9, PLACES)
     group.heartbeat(joining("ann"), FakeCatalog(orders=1), 0)
-    group.check_commit("ann", 1, 9)
+    group.check_commit("ann", 1, 9, PLACES)
     group.check_fetch("ann", 1)
     group.check_fetch(None, -1)
     for member_id, epoch, version, code in [
@@ -224,11 +225,46 @@ def test_commits_and_fetches_need_the_epoch_of_the_member() -> None:
         ("ann", 1, 8, ErrorCode.UNSUPPORTED_VERSION),
     ]:
         with pytest.raises(ApiError) as error:
-            group.check_commit(member_id, epoch, version)
+            group.check_commit(member_id, epoch, version, PLACES)
         assert error.value.code is code
     with pytest.raises(ApiError) as error:
         group.check_fetch("ann", 2)
     assert error.value.code is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then() -> None:
+    """C6: KIP-1251, also when the broker was restarted meanwhile. What came later needs the later epoch."""
+    group, catalog = new_group(), FakeCatalog(orders=2)
+    for request in (
+        joining("ann"),
+        joining("bob"),
+        beat("ann", 1),
+        beat("ann", 1, orders(0)),
+        beat("bob", 2),
+    ):
+        group.heartbeat(request, catalog, 0)
+    loader = Loader()
+    for record in changed_records(group, group.take_changes()):
+        loader.take(*record)
+    loaded = new_group()
+    loaded.restore(loader.groups()["g"], 0)
+    loaded.heartbeat(beat("ann", 2), catalog, 0)
+    first, second, elsewhere = ("orders", 0), ("orders", 1), ("payments", 0)
+    for one in (group, loaded):
+        one.check_commit("ann", 1, 9, [first])
+        one.check_commit("bob", 2, 9, [second])
+        for member_id, epoch, places in [
+            ("ann", 1, [second]),
+            ("ann", 1, [first, second]),
+            ("ann", 1, [elsewhere]),
+            ("ann", 0, [first]),
+            ("ann", 4, [first]),
+            ("ann", 1, []),
+            ("bob", 1, [second]),
+        ]:
+            with pytest.raises(ApiError) as error:
+                one.check_commit(member_id, epoch, 9, places)
+            assert error.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_group_comes_back_from_its_records_as_it_was() -> None:
