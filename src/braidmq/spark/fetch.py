@@ -2,7 +2,8 @@
 
 As soon as an answer is there its batch headers tell where the next one begins, so the next request leaves
 before the records are opened: the broker and the kernel's socket buffers work meanwhile. Answers are large,
-since a task reads one partition only.
+since a task reads one partition only, but not larger than what is left of the range: a micro-batch that wants
+a hundred records does not wait for megabytes of those behind them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from braidmq.wire.records import HEADER_BYTES, BatchHeader, fault, parse_header,
 # From version 13 on topics are named by id; names spare a lookup.
 FETCH_VERSION_MAX = 12
 FETCH_BYTES = 4 * 1024 * 1024
+FETCH_BYTES_MIN = 64 * 1024
+RECORD_BYTES = 1024
+"""What a record is taken for until some have been seen."""
 WAIT_MS = 500
 NO_SESSION_EPOCH = -1
 ABORT_MARKER = b"\x00\x00\x00\x00"
@@ -61,6 +65,7 @@ class RangeFetch:
         self._fetch_bytes = fetch_bytes
         self._room = FrameRoom()
         self._asked: tuple[Connection, int] | None = None
+        self._record_bytes = RECORD_BYTES
         self.position = start
 
     def batches(self) -> Iterator[StoredBatch]:
@@ -82,8 +87,10 @@ class RangeFetch:
             aborted = answer.aborted_transactions or []
             self.position = whole[-1].header.next_offset
             if self.position < self._end:
+                self._record_bytes = 1 + whole[-1].header.size // max(1, whole[-1].header.record_count)
                 self._ask()
-            for batch in self._visible(whole, aborted):
+            wanted = [batch for batch in whole if batch.header.base_offset < self._end]
+            for batch in self._visible(wanted, aborted):
                 if trouble := fault(batch.view, 0, len(batch.view)):
                     offset = batch.header.base_offset
                     raise ClientError(f"{self._at}: damaged batch at offset {offset}: {trouble}")
@@ -136,13 +143,15 @@ class RangeFetch:
         return answer.responses[0].partitions[0]
 
     def _ask(self) -> None:
+        left_bytes = max(FETCH_BYTES_MIN, (self._end - self.position) * self._record_bytes)
+        size = min(self._fetch_bytes, left_bytes)
         partition = FetchPartition(
-            partition=self._at.partition, fetch_offset=self.position, partition_max_bytes=self._fetch_bytes
+            partition=self._at.partition, fetch_offset=self.position, partition_max_bytes=size
         )
         request = FetchRequest(
             max_wait_ms=WAIT_MS,
             min_bytes=1,
-            max_bytes=self._fetch_bytes,
+            max_bytes=size,
             isolation_level=int(self._isolation is Isolation.READ_COMMITTED),
             session_epoch=NO_SESSION_EPOCH,
             topics=[FetchTopic(topic=self._at.topic, partitions=[partition])],

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from braidmq.client.errors import ClientError
-from braidmq.spark.hangup import expect_hang_ups
+from braidmq.spark.forked import settle_in
 from braidmq.spark.sink_columns import Layout, layout
 from braidmq.spark.sink_commit import Committer, TaskResult
 from braidmq.spark.sink_ledger import SinkError, sink_error
@@ -35,7 +35,7 @@ from braidmq.spark.sink_task import Place, session_for, write_task
 from braidmq.spark.told import told
 from braidmq.wire.errors import ApiError
 
-expect_hang_ups()
+settle_in()
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"

@@ -27,7 +27,6 @@ from braidmq.spark.sink_commit import (
 )
 from braidmq.spark.sink_ledger import Decision, Ledger, sink_error
 from braidmq.spark.sink_options import Guarantee, SinkOptions, connect
-from braidmq.spark.task import freeze_garbage
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from braidmq.wire.records import NO_PRODUCER, NO_SEQUENCE, seal_batch
@@ -104,7 +103,6 @@ def write_task(
     options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
 ) -> TaskResult:
     """Writes a task's rows as the guarantee asks; what is left open is in the result."""
-    freeze_garbage()
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
         return TaskResult(place.task, Outcome.EMPTY, place.scope, place.attempt)

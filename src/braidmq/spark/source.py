@@ -22,13 +22,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from braidmq.spark import columns
-from braidmq.spark.hangup import expect_hang_ups
+from braidmq.spark.forked import settle_in
 from braidmq.spark.options import OptionError, Pushdown
 from braidmq.spark.query import extra_columns, parse_query
 from braidmq.spark.session import check_version
 from braidmq.spark.told import told
 
-expect_hang_ups()
+settle_in()
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 

@@ -31,7 +31,7 @@ from braidmq.spark.plan import directories, plan
 from braidmq.spark.positions import Offsets, Topology
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Task, tasks
-from braidmq.spark.task import freeze_garbage, read_task
+from braidmq.spark.task import read_task
 from braidmq.spark.told import told
 
 NO_LIMIT = 2**62
@@ -92,7 +92,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        freeze_garbage()
         ends = from_json(end)
         if any(at not in self._topology.partitions for at in ends):
             # After a restart Spark plans the batch that was under way before it asks for anything new.

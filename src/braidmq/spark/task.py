@@ -5,7 +5,6 @@ A worker keeps its connections from one task to the next, since a stream runs a 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,12 +14,15 @@ from braidmq.client.cluster import Cluster
 from braidmq.spark import positions
 from braidmq.spark.arrow import ArrowDecoder
 from braidmq.spark.fetch import FETCH_BYTES, RangeFetch, StoredBatch
+from braidmq.spark.forked import settle_in
 from braidmq.spark.local_log import LocalRange, machine
 from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Split, Task
 from braidmq.spark.told import told
+
+settle_in()
 
 _idle: dict[str, Cluster] = {}
 """The cluster of the last task of this worker, with its connections; a task takes it and puts it back."""
@@ -35,7 +37,6 @@ def read_task(query: Query, columns: tuple[str, ...], task: Task) -> Iterator[pa
 
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
     """The records of a split, some thousands at a time."""
-    freeze_garbage()
     decoder = ArrowDecoder(columns, split.topic, split.partition, split.start, split.end)
     for batch in stored_batches(query, split):
         yield from decoder.feed(batch.header, batch.view)
@@ -94,10 +95,3 @@ def _cluster(query: Query, split: Split) -> Iterator[Cluster]:
         cluster.close()
         raise
     _idle[key] = cluster
-
-
-def freeze_garbage() -> None:
-    """Spark's worker collects garbage after every task, over all its imports: 60 ms that freezing saves."""
-    if gc.get_freeze_count() == 0:
-        gc.collect()
-        gc.freeze()

@@ -1,7 +1,8 @@
-"""What Spark's forked processes print when a query ends."""
+"""What Spark's forked processes collect after each request, and print when a query ends."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from importlib.machinery import ModuleSpec
@@ -9,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from braidmq.spark.hangup import expect_hang_ups
+from braidmq.spark import forked
+from braidmq.spark.forked import settle_in
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ def test_a_broken_pipe_is_no_news_and_anything_else_is(
     daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
     daemon.traceback = traceback  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", daemon)
-    expect_hang_ups()
+    settle_in()
     try:
         raise error
     except Exception:
@@ -34,7 +36,22 @@ def test_a_broken_pipe_is_no_news_and_anything_else_is(
 def test_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: a user's own main module keeps what it has."""
     program = ModuleType("__main__")
-    program.traceback = traceback  # type: ignore[attr-defined]
+    program.traceback, program.gc = traceback, gc  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", program)
-    expect_hang_ups()
-    assert program.traceback is traceback
+    settle_in()
+    assert (program.traceback, program.gc) == (traceback, gc)
+
+
+def test_what_is_left_after_the_first_requests_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S1: after 1, 2, 4, … and 64 of them; garbage is found after every one."""
+    frozen: list[int] = []
+    monkeypatch.setattr(forked, "_requests", 0)
+    monkeypatch.setattr(forked.gc, "freeze", lambda: frozen.append(request))
+    for request in range(1, 200):
+        knot: list[object] = []
+        knot.append(knot)
+        del knot
+        assert forked.collect() >= 1
+    assert frozen == [1, 2, 4, 8, 16, 32, 64]

@@ -1,0 +1,55 @@
+"""What Spark's Python processes do around our code, done quicker and more quietly.
+
+Spark forks them from a daemon of its own, one for each kind of work: tasks, planning a read or a write,
+committing a batch. Each serves one request after the other, and after each it
+
+- collects garbage. What a request has left behind is little; what is looked at each time is everything that
+  was ever imported, 60 ms of it. Here what is still there after a collection is set aside for good
+  (`gc.freeze`), after the first request and a few later ones, since new kinds of work import more.
+- prints the traceback of a broken pipe when a query ends while the process is about to answer, which tells
+  users nothing, and is left out here.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from types import ModuleType, SimpleNamespace
+
+DAEMON = "pyspark.daemon"
+FREEZES_UNTIL = 64
+"""The last request after which something is set aside: what would be garbage later must not pile up."""
+
+_requests = 0
+
+
+def collect() -> int:
+    """As Python's own; after requests 1, 2, 4, 8, … what is left is not looked at again."""
+    global _requests
+    found = gc.collect()
+    _requests += 1
+    if _requests <= FREEZES_UNTIL and _requests.bit_count() == 1:
+        gc.freeze()
+    return found
+
+
+def print_exc() -> None:
+    """As Python's own, except for a pipe that the other side has closed."""
+    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        traceback.print_exc()
+
+
+def settle_in() -> None:
+    """In a process forked from Spark's daemon: makes that use the functions above. Elsewhere nothing."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name == DAEMON:
+        change(main)
+
+
+def change(daemon: ModuleType) -> None:
+    """What Spark's daemon calls `gc` and `traceback` is ours from now on."""
+    setattr(daemon, "gc", SimpleNamespace(collect=collect))  # noqa: B010
+    printing = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
+    setattr(daemon, "traceback", printing)  # noqa: B010
