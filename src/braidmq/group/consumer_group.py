@@ -14,7 +14,7 @@ silence is noticed by `tick`, as in classic groups.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -36,13 +36,10 @@ from braidmq.group.consumer_member import (
     check_epoch,
     check_request,
 )
-from braidmq.group.offsets import Expirable, Place
+from braidmq.group.offsets import Expirable
 from braidmq.group.settings import GroupSettings
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
-
-COMMITS_WITH_EPOCH_SINCE = 9
-"""OffsetCommit from this version on knows member epochs."""
 
 MEMBERS_PER_MS = 100
 """So many members delay a new target by a millisecond, and only if one has just been computed."""
@@ -463,56 +460,6 @@ class ConsumerGroup:
             self._changes.positions.add(member.member_id)
 
     # Offsets
-
-    def check_commit(
-        self,
-        member_id: str,
-        epoch: int,
-        version: int,
-        places: Iterable[Place],
-        transactional: bool = False,
-    ) -> None:
-        """Raises the ApiError with which an OffsetCommit (or TxnOffsetCommit) is to be refused.
-
-        A member that has not heard of its newest epoch yet may commit where it has been the reader since
-        before then (KIP-1251): its epoch goes up with every change of the group, and many of them leave it
-        what it has.
-        """
-        if epoch < 0 and not self.members:
-            return
-        if member_id not in self.members:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
-        classic = self.members[member_id].classic is not None
-        if not transactional and not classic and version < COMMITS_WITH_EPOCH_SINCE:
-            raise ApiError(
-                ErrorCode.UNSUPPORTED_VERSION, "members of a server-assigned group commit with OffsetCommit 9"
-            )
-        if epoch > self.members[member_id].epoch or not self._has_since(member_id, epoch, places):
-            self._check_same_epoch(member_id, epoch)
-
-    def _has_since(self, member_id: str, epoch: int, places: Iterable[Place]) -> bool:
-        """Whether there are any, and the member got all of them with that epoch or before it."""
-        owners = [self._owner(*place) for place in places]
-        mine = (one is not None and one.member_id == member_id and one.since <= epoch for one in owners)
-        return bool(owners) and all(mine)
-
-    def _owner(self, name: str, number: int) -> Owner | None:
-        topic = self.subscribed_topics.get(name)
-        return None if topic is None else self.owners.get((topic.topic_id, number))
-
-    def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raises the ApiError with which an OffsetFetch is to be refused; administrators give no member."""
-        if member_id is None and epoch < 0:
-            return
-        if member_id is None or member_id not in self.members:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
-        self._check_same_epoch(member_id, epoch)
-
-    def _check_same_epoch(self, member_id: str, epoch: int) -> None:
-        member = self.members[member_id]
-        if epoch != member.epoch:
-            code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
-            raise ApiError(code, f"epoch {epoch} is not the member's {member.epoch}")
 
     def expirable(self, now_ms: int) -> Expirable | None:
         """Offsets of topics that nobody reads may expire, by the age of each commit."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from braidmq.group import consumer_records, mixed
+from braidmq.group import consumer_commits, consumer_records, mixed
 from braidmq.group.admission import Admission
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
@@ -338,7 +338,7 @@ class Groups:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group that is part of a transaction has an id")
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(member_id, generation, version, places, transactional)
+            consumer_commits.check_commit(group, member_id, generation, version, places, transactional)
             return
         if isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
@@ -358,7 +358,7 @@ class Groups:
         """Raises the ApiError with which an OffsetFetch is to be refused."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            group.check_fetch(member_id, epoch)
+            consumer_commits.check_fetch(group, member_id, epoch)
 
     def offsets(self, group_id: str) -> OffsetTable:
         """The committed offsets of a group; an empty table for one that has none."""

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from braidmq.group.assignors import Partitions
+from braidmq.group.consumer_commits import check_commit, check_fetch
 from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.consumer_records import Loader, changed_records, tombstones
@@ -213,11 +214,11 @@ def test_most_members_choose_the_assignor() -> None:
 def test_commits_and_fetches_need_the_epoch_of_the_member() -> None:
     """C6: anybody may commit to an empty group; members need their epoch, and OffsetCommit 9."""
     group = new_group()
-    group.check_commit("", -1, 9, PLACES)
+    check_commit(group, "", -1, 9, PLACES)
     group.heartbeat(joining("ann"), FakeCatalog(orders=1), 0)
-    group.check_commit("ann", 1, 9, PLACES)
-    group.check_fetch("ann", 1)
-    group.check_fetch(None, -1)
+    check_commit(group, "ann", 1, 9, PLACES)
+    check_fetch(group, "ann", 1)
+    check_fetch(group, None, -1)
     for member_id, epoch, version, code in [
         ("", -1, 9, ErrorCode.UNKNOWN_MEMBER_ID),
         ("eve", 1, 9, ErrorCode.UNKNOWN_MEMBER_ID),
@@ -225,10 +226,10 @@ def test_commits_and_fetches_need_the_epoch_of_the_member() -> None:
         ("ann", 1, 8, ErrorCode.UNSUPPORTED_VERSION),
     ]:
         with pytest.raises(ApiError) as error:
-            group.check_commit(member_id, epoch, version, PLACES)
+            check_commit(group, member_id, epoch, version, PLACES)
         assert error.value.code is code
     with pytest.raises(ApiError) as error:
-        group.check_fetch("ann", 2)
+        check_fetch(group, "ann", 2)
     assert error.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 
@@ -251,8 +252,8 @@ def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then() -> No
     loaded.heartbeat(beat("ann", 2), catalog, 0)
     first, second, elsewhere = ("orders", 0), ("orders", 1), ("payments", 0)
     for one in (group, loaded):
-        one.check_commit("ann", 1, 9, [first])
-        one.check_commit("bob", 2, 9, [second])
+        check_commit(one, "ann", 1, 9, [first])
+        check_commit(one, "bob", 2, 9, [second])
         for member_id, epoch, places in [
             ("ann", 1, [second]),
             ("ann", 1, [first, second]),
@@ -263,7 +264,7 @@ def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then() -> No
             ("bob", 1, [second]),
         ]:
             with pytest.raises(ApiError) as error:
-                one.check_commit(member_id, epoch, 9, places)
+                check_commit(one, member_id, epoch, 9, places)
             assert error.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 

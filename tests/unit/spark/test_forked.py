@@ -46,12 +46,12 @@ def test_what_is_left_after_the_first_requests_is_not_looked_at_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """S1: after 1, 2, 4, … and 64 of them; garbage is found after every one."""
-    frozen: list[int] = []
+    frozen_after: list[int] = []
     monkeypatch.setattr(forked, "_requests", 0)
-    monkeypatch.setattr(forked.gc, "freeze", lambda: frozen.append(request))
-    for request in range(1, 200):
+    monkeypatch.setattr(gc, "freeze", lambda: frozen_after.append(forked._requests))
+    for _ in range(200):
         knot: list[object] = []
         knot.append(knot)
         del knot
         assert forked.collect() >= 1
-    assert frozen == [1, 2, 4, 8, 16, 32, 64]
+    assert frozen_after == [1, 2, 4, 8, 16, 32, 64]
