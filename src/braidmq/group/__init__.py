@@ -8,7 +8,8 @@ requests and time in, and carries effects out.
     classic           a group of the classic protocol, on top of rebalance (the two barriers) and roster
                       (the members)
     consumer_group    a group of the new protocol, with consumer_member, and assignors that decide who
-                      reads what; mixed lets classic members stay in it until they are upgraded
+                      reads what, and consumer_commits who may commit; mixed lets classic members stay in
+                      it until they are upgraded
     share_group       membership of a share group; what its members acquire is kept by the delivery engine
     catalog           what the broker tells its groups about topics
     offsets           what a group has committed
