@@ -5,7 +5,7 @@ had it is left out with a message, and the Java client with it. Spark runs as ap
 machine and on a standalone master with two workers. 10,000 idle connections are tried as well.
 
 The Spark tests run again on the oldest pyspark that pyproject.toml allows, in an environment of its own
-(.venv-oldest).
+(.venv-oldest), and there the lake too in the formats of others, with the jars that Maven has for that Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.kafka import Kafka, KafkaUnavailableError, obtain
 from tests.chaos import server
-from tests.compat import oldest_pyspark
+from tests.compat import lake_jars, oldest_pyspark
 
 ROOT = Path(__file__).parents[2]
 IDLE_CONNECTIONS = 10_000
@@ -57,6 +57,18 @@ def on_the_oldest_pyspark() -> bool:
     return pytest("tests/spark", python=oldest_pyspark.prepare())
 
 
+def lake_formats(libs: Path | None) -> bool:
+    version = oldest_pyspark.oldest()
+    try:
+        jars = lake_jars.obtain(libs, version)
+    except lake_jars.LakeJarsUnavailableError as reason:
+        say(f"without Delta Lake and Iceberg: {reason}")
+        return True
+    say(f"the lake on pyspark {version} with {lake_jars.describe(jars)}")
+    python = oldest_pyspark.prepare()
+    return pytest("tests/compat/test_lake_formats.py", python=python, BRAID_COMPAT_LAKE_JARS=str(jars))
+
+
 def jars_of_kafka(given: Path | None) -> Path | None:
     try:
         return obtain(given)
@@ -79,7 +91,10 @@ def main() -> int:
     parser.add_argument(
         "--kafka-libs", type=Path, help="directory of Kafka's jars; by default Maven gets them"
     )
-    names = ("braid", "idle", "kafka", "oldest-pyspark")
+    parser.add_argument(
+        "--lake-libs", type=Path, help="jars in DIR/delta and DIR/iceberg; by default Maven gets them"
+    )
+    names = ("braid", "idle", "kafka", "oldest-pyspark", "lake")
     parser.add_argument("--only", action="append", choices=names, help="this step; may be repeated")
     given = parser.parse_args()
     steps: tuple[Callable[[], bool], ...] = (
@@ -87,6 +102,7 @@ def main() -> int:
         idle_connections,
         partial(against_kafka, given.kafka_libs),
         on_the_oldest_pyspark,
+        partial(lake_formats, given.lake_libs),
     )
     chosen = [step for name, step in zip(names, steps, strict=True) if not given.only or name in given.only]
     failed = [step for step in chosen if not step()]

@@ -59,6 +59,9 @@ def test_a_topic_is_archived_queried_described_and_compacted(
     assert ["ada", "3", '{"id":', "1,", '"who":', '"ada"}'] in [line.split() for line in out.splitlines()]
     _, out, _ = braid("lake", "query", tmp_path / "l", sql, "--format", "json")
     assert json.loads(out.splitlines()[1]) == {"who": "bob", "orders": 3, "first": '{"id": 0, "who": "bob"}'}
+    odd = "SELECT NULL AS nobody, named_struct('a', 1) AS nested, X'6bff' AS bytes FROM lake LIMIT 1"
+    _, out, _ = braid("lake", "query", tmp_path / "l", odd, "--format", "json")
+    assert json.loads(out) == {"nobody": None, "nested": {"a": 1}, "bytes": "k\\xff"}
     _, out, _ = braid("lake", "query", tmp_path / "l", "SELECT id FROM lake ORDER BY id", "--format", "csv")
     assert out.split() == ["id", *"012345"]
 

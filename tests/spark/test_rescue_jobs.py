@@ -219,7 +219,7 @@ def test_archived_records_go_back_as_they_were(
     send(bootstrap, topic, range(12))
     lake = Lake(tmp_path / "lake")
     assert sum(step.rows for step in archive(spark, lake, Archive(bootstrap, (topic,)))) == 12
-    rows = select(spark, lake, Selection(from_ms=START_MS + 4, until_ms=START_MS + 9))
+    rows = select(spark, str(lake.path), Selection(from_ms=START_MS + 4, until_ms=START_MS + 9))
     reimport(rows, bootstrap, target, f"{target}-once")
     reimport(rows, bootstrap, target, f"{target}-once")
     wanted = read(spark, bootstrap, topic).filter("CAST(CAST(value AS STRING) AS INT) BETWEEN 4 AND 8")

@@ -18,7 +18,7 @@ import typer
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import format_moment, parse_moment
 from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless
-from braidmq.cli.output import print_json, print_table
+from braidmq.cli.output import print_json, print_table, text_of
 from braidmq.cli.spark import (
     MASTER,
     ClientSettings,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from braidmq.client.cluster import Cluster
     from braidmq.spark.lake.archiver import Archive, Step
     from braidmq.spark.lake.decode import Decoding
+    from braidmq.spark.lake.foreign import Target
     from braidmq.spark.lake.reimport import Selection
 
 app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
@@ -44,6 +45,10 @@ PARQUET = "parquet"
 QUERY_ROWS = 1000
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A folder written by braid lake archive.")]
+FolderOrTable = Annotated[
+    str,
+    typer.Argument(metavar="DIR|TABLE", help="What braid lake archive wrote: a folder, or a table's name."),
+]
 
 
 class Decode(StrEnum):
@@ -121,6 +126,7 @@ def archive(
     with spark_session("braid lake archive", master, config) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
         from braidmq.spark.lake.archiver import archive as steps
+        from braidmq.spark.lake.foreign import Target
         from braidmq.spark.lake.table import Lake
 
         job = Archive(
@@ -134,7 +140,8 @@ def archive(
             client_options=settings,
         )
         if layout != PARQUET:
-            _archive_elsewhere(spark, job, layout, to, checkpoint, None if once else interval_s)
+            target = Target(layout, to, checkpoint)
+            _archive_elsewhere(spark, job, target, None if once else interval_s, as_json)
             return
         lake = Lake(to)
         made = steps(spark, lake, job) if once else follow(spark, lake, job, interval_s)
@@ -143,7 +150,7 @@ def archive(
 
 @app.command()
 def query(
-    folder: Folder,
+    folder: FolderOrTable,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The table is called lake.")],
     layout: Annotated[Layout, typer.Option("--format", help="How to print.")] = Layout.TABLE,
     limit: Annotated[int, typer.Option(min=1, help="Rows of a table; csv and json print all.")] = QUERY_ROWS,
@@ -161,9 +168,9 @@ def query(
     """
     _check_lake(folder)
     with spark_session("braid lake query", master, config) as spark:
-        from braidmq.spark.lake.query import open_folder
+        from braidmq.spark.lake.query import open_rows
 
-        open_folder(spark, folder).createOrReplaceTempView("lake")
+        open_rows(spark, folder).createOrReplaceTempView("lake")
         _print_rows(spark.sql(sql), layout, limit)
 
 
@@ -196,7 +203,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Count, send nothi
 
 @app.command()
 def reimport(
-    folder: Folder,
+    folder: FolderOrTable,
     to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where the records go.")],
     since: Since = None,
     until: Until = None,
@@ -229,9 +236,8 @@ def reimport(
             _check_topics(cluster, [to])
     with spark_session("braid lake reimport", master, config) as spark:
         from braidmq.spark.lake import reimport as back
-        from braidmq.spark.lake.table import Lake
 
-        rows = back.select(spark, Lake(folder), chosen)
+        rows = back.select(spark, folder, chosen)
         counts = back.counts(rows)
         total = sum(each.rows for each in counts)
         if not as_json:
@@ -311,12 +317,12 @@ def _check_lake(folder: str) -> None:
     """A misspelt folder is told before Spark is started."""
     try:
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.lake.query import check_folder
+        from braidmq.spark.lake.query import check_name
     except ImportError:
         # Without Spark there is another thing to say, and the session says it.
         return
     try:
-        check_folder(folder)
+        check_name(folder)
     except LakeError as error:
         raise UserMistake(str(error)) from None
 
@@ -330,16 +336,22 @@ def _check_topics(cluster: Cluster, topics: list[str]) -> None:
 
 
 def _archive_elsewhere(
-    spark: SparkSession, job: Archive, layout: str, to: str, checkpoint: str | None, every_s: float | None
+    spark: SparkSession, job: Archive, target: Target, every_s: float | None, as_json: bool
 ) -> None:
-    from braidmq.spark.lake.foreign import Target, start
+    from braidmq.spark.lake.foreign import start
 
-    query = start(spark, job, Target(layout, to, checkpoint), every_s)
+    query = start(spark, job, target, every_s)
     try:
         query.awaitTermination()
+    except KeyboardInterrupt:
+        # The table holds whole batches, and the checkpoint says which.
+        pass
     finally:
         query.stop()
-    print(f"archived {', '.join(job.topics)} into {to}")
+    if as_json:
+        print_json({"topics": job.topics, "to": target.to, "format": target.format})
+    else:
+        print(f"archived {', '.join(job.topics)} into {target.to}")
 
 
 def _show_steps(steps: Iterator[Step] | Iterator[Step | None], to: str, as_json: bool) -> None:
@@ -400,16 +412,12 @@ def _print_rows(found: DataFrame, layout: Layout, limit: int) -> None:
             writer.writerows(rows_of([row]))
         return
     for row in found.toLocalIterator():
-        cells = rows_of([row])[0]
-        print(json.dumps(dict(zip(found.columns, cells, strict=True)), ensure_ascii=False, default=_plain))
+        print(json.dumps(row.asDict(recursive=True), ensure_ascii=False, default=_plain))
 
 
-def _plain(value: object) -> object:
-    return (
-        bytes(value).decode("utf-8", "backslashreplace")
-        if isinstance(value, bytes | bytearray)
-        else str(value)
-    )
+def _plain(value: object) -> str | None:
+    """What JSON has no type for."""
+    return text_of(bytes(value)) if isinstance(value, bytes | bytearray) else str(value)
 
 
 def _selection(

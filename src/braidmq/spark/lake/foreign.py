@@ -1,29 +1,33 @@
-"""Topics into a table of Iceberg, Delta or another format that the user's Spark session has.
+"""Topics into a table of Iceberg, Delta or another format that the user's Spark session has, and out of it.
 
 These formats keep a log of commits of their own and remember which batch of which query they have; with
 Spark's checkpoint that makes an archive exactly once. Here is only the query: what is read, and which date a
-row belongs to.
+row belongs to. For the way back, a folder's format is known by what the format keeps in it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.spark.lake.archiver import ARCHIVED, Archive, with_date_by
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.decode import Json, decode
-from braidmq.spark.lake.reimport import first_line
 from braidmq.spark.lake.schema import RAW
+from braidmq.spark.pipelines.frames import first_line
 
 PACKAGES = {
     "delta": "io.delta:delta-spark_2.13 and spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime and a catalog (spark.sql.catalog.NAME=…)",
 }
 CHECKPOINT = "_checkpoints/braid"
+KEPT = {"delta": "_delta_log", "iceberg": "metadata/version-hint.text", "parquet": "_spark_metadata"}
+"""By which a folder's format is known; the last is of Spark's own streaming sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,10 @@ class Target:
         if self.checkpoint is not None:
             return self.checkpoint
         if not self.is_path:
-            raise LakeError(f"table {self.to} needs a folder for the offsets: add --checkpoint DIR")
+            raise LakeError(
+                f"table {self.to} needs a folder for the offsets: add --checkpoint DIR"
+                f" (or write ./{self.to} if that is to be a folder)"
+            )
         return f"{self.to.rstrip('/')}/{CHECKPOINT}"
 
 
@@ -70,8 +77,7 @@ def start(spark: SparkSession, job: Archive, target: Target, every_s: float | No
     reader = reader.option("bootstrap.servers", job.bootstrap).option("subscribe", ",".join(job.topics))
     reader = reader.option("startingOffsets", "earliest").option("isolation", "read_committed")
     reader = reader.option("failOnDataLoss", str(not job.skip_lost).lower())
-    if every_s is not None:
-        reader = reader.option("maxOffsetsPerTrigger", str(job.rows_per_commit))
+    reader = reader.option("maxOffsetsPerTrigger", job.rows_per_commit).option("groupId", job.group or "")
     rows = reader.option("includeHeaders", "true").load()
     if job.decode is not None:
         rows = decode(rows, job.decode, RAW)
@@ -86,3 +92,29 @@ def start(spark: SparkSession, job: Archive, target: Target, every_s: float | No
         return writer.start(target.to) if target.is_path else writer.toTable(target.to)
     except AnalysisException as error:
         raise LakeError(f"{target.format} does not take {target.to}: {first_line(error)}") from None
+
+
+def read_table(spark: SparkSession, name: str) -> DataFrame | None:
+    """The rows of a table that is not ours, by folder or by name; None where there is none."""
+    if "/" not in name and not Path(name).exists():
+        return spark.table(name) if _is_table(spark, name) else None
+    for format_, kept in KEPT.items():
+        if _exists(spark, f"{name.rstrip('/')}/{kept}"):
+            check_format(spark, format_)
+            return spark.read.format(format_).load(name)
+    return None
+
+
+def _is_table(spark: SparkSession, name: str) -> bool:
+    try:
+        return spark.catalog.tableExists(name)
+    except AnalysisException:
+        # No name that SQL knows, or of a catalog that the session does not have.
+        return False
+
+
+def _exists(spark: SparkSession, path: str) -> bool:
+    """Whether there is such a file, wherever the session's file systems reach."""
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    return bool(place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(place))

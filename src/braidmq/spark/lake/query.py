@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from braidmq.spark.lake.foreign import KEPT, read_table
+from braidmq.spark.lake.schema import within
 from braidmq.spark.lake.table import Lake
-
-SPARK_METADATA = "_spark_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +30,22 @@ class Description:
     columns: tuple[str, ...]
 
 
-def open_folder(spark: SparkSession, folder: str) -> DataFrame:
-    """The rows of a lake, or of a folder that Spark's own streaming sink wrote."""
-    lake = Lake(folder)
-    if _is_sparks_own(lake):
-        return spark.read.parquet(str(lake.path))
-    return lake.read(spark)
+def open_rows(
+    spark: SparkSession, name: str, from_ms: int | None = None, until_ms: int | None = None
+) -> DataFrame:
+    """The rows of a lake, of a table in another format, or of a folder that Spark's own sink wrote."""
+    if "://" in name or not Lake(name).exists:
+        rows = read_table(spark, name)
+        if rows is not None:
+            return within(rows, from_ms, until_ms)
+    return Lake(name).read(spark, from_ms, until_ms)
 
 
-def check_folder(folder: str) -> None:
-    """LakeError where there is nothing that `open_folder` could open; it needs no session."""
-    lake = Lake(folder)
-    if not _is_sparks_own(lake):
-        lake.table()
-
-
-def _is_sparks_own(lake: Lake) -> bool:
-    return not lake.exists and (lake.path / SPARK_METADATA).is_dir()
+def check_name(name: str) -> None:
+    """LakeError where there is surely nothing that `open_rows` could open; it needs no session."""
+    is_elsewhere = "://" in name or ("." in name and "/" not in name and not Path(name).exists())
+    if not is_elsewhere and not any((Path(name) / kept).exists() for kept in KEPT.values()):
+        Lake(name).table()
 
 
 def describe(folder: str | Path) -> Description:

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from braidmq.spark.lake.commits import LakeError
+from braidmq.spark.lake.query import open_rows
 from braidmq.spark.lake.schema import RAW
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.pipelines.frames import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,12 @@ class Count:
     value_bytes: int
 
 
-def select(spark: SparkSession, lake: Lake, chosen: Selection) -> DataFrame:
-    """The chosen rows of a lake of topics."""
-    table = lake.table()
-    missing = [each.name for each in RAW.fields if each.name not in lake.schema(table).fieldNames()]
+def select(spark: SparkSession, name: str, chosen: Selection) -> DataFrame:
+    """The chosen rows of a lake of topics, or of a table in another format."""
+    rows = open_rows(spark, name, chosen.from_ms, chosen.until_ms)
+    missing = [each.name for each in RAW.fields if each.name not in rows.columns]
     if missing:
-        raise LakeError(f"{lake.path} holds no records of topics: it has no column {missing[0]}")
-    rows = lake.read(spark, chosen.from_ms, chosen.until_ms, table)
+        raise LakeError(f"{name} holds no records of topics: it has no column {missing[0]}")
     if chosen.topics:
         rows = rows.filter(fn.col("topic").isin(list(chosen.topics)))
     if chosen.keys:
@@ -92,8 +92,3 @@ def as_records(rows: DataFrame, keep_partitions: bool) -> DataFrame:
     timestamp = fn.when(fn.unix_micros("timestamp") >= 0, fn.col("timestamp")).alias("timestamp")
     kept = ["partition"] if keep_partitions else []
     return ordered.select("key", "value", "headers", timestamp, *kept)
-
-
-def first_line(error: Exception) -> str:
-    """What Spark says, without its plan."""
-    return str(error).strip().partition("\n")[0]

@@ -68,6 +68,17 @@ def utc_date(moment: Column) -> Column:
     return fn.when(day.between(0, LAST_DAY), fn.date_from_unix_date(day))
 
 
+def within(rows: DataFrame, from_ms: int | None, until_ms: int | None) -> DataFrame:
+    """The rows of a time range, the end excluded."""
+    if "timestamp" not in rows.columns and (from_ms, until_ms) != (None, None):
+        raise LakeError("rows have no column timestamp, so none can be chosen by their time")
+    if from_ms is not None:
+        rows = rows.filter(fn.col("timestamp") >= fn.timestamp_millis(fn.lit(from_ms)))
+    if until_ms is not None:
+        rows = rows.filter(fn.col("timestamp") < fn.timestamp_millis(fn.lit(until_ms)))
+    return rows
+
+
 def evolve(schema: StructType, rows: StructType) -> StructType:
     """The schema of the table once these rows are in it; LakeError when a column would change its type."""
     return with_date(_merged_struct(schema, with_date(rows), "", _refuse))

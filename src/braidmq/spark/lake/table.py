@@ -23,7 +23,6 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from braidmq.platform.clock import Clock, SystemClock
@@ -39,7 +38,7 @@ from braidmq.spark.lake.commits import (
     Positions,
     Table,
 )
-from braidmq.spark.lake.schema import DATE, RAW, dated, evolve, with_date
+from braidmq.spark.lake.schema import DATE, RAW, dated, evolve, with_date, within
 
 ROWS_PER_FILE_MAX = 5_000_000
 CODEC = "zstd"
@@ -100,12 +99,7 @@ class Lake:
         """The rows of one commit, of a time range if given (without `until_ms`); other files are skipped."""
         table = table or self.table()
         files = [file for file in table.files.values() if _overlaps(file, from_ms, until_ms)]
-        rows = self.frame(spark, files, self.schema(table))
-        if from_ms is not None:
-            rows = rows.filter(fn.col("timestamp") >= fn.timestamp_millis(fn.lit(from_ms)))
-        if until_ms is not None:
-            rows = rows.filter(fn.col("timestamp") < fn.timestamp_millis(fn.lit(until_ms)))
-        return rows
+        return within(self.frame(spark, files, self.schema(table)), from_ms, until_ms)
 
     def frame(self, spark: SparkSession, files: Sequence[ParquetFile], schema: StructType) -> DataFrame:
         """The rows of some files, with null in columns that were added after they were written."""

@@ -14,6 +14,7 @@ from pyspark.sql import functions as fn
 
 from braidmq.client.cluster import TopicPartition
 from braidmq.spark.lake import ranges
+from braidmq.spark.lake.schema import within
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.reach import reach
 from braidmq.spark.rescue.audit import DEFAULT_COMPARED
@@ -48,11 +49,7 @@ class Window:
     until_ms: int | None = None
 
     def of(self, rows: DataFrame) -> DataFrame:
-        if self.from_ms is not None:
-            rows = rows.filter(fn.col("timestamp") >= fn.timestamp_millis(fn.lit(self.from_ms)))
-        if self.until_ms is not None:
-            rows = rows.filter(fn.col("timestamp") < fn.timestamp_millis(fn.lit(self.until_ms)))
-        return rows
+        return within(rows, self.from_ms, self.until_ms)
 
 
 @dataclass(frozen=True, slots=True)
