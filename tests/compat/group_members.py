@@ -26,6 +26,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import ConsumerRebalanceListener as AioRebalanceListener
+from aiokafka.errors import KafkaConnectionError as AioKafkaConnectionError
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from kafka import ConsumerRebalanceListener, KafkaConsumer
@@ -268,17 +269,7 @@ class AioKafkaMember(Member):
         asyncio.run(self._read())
 
     async def _read(self) -> None:
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            group_id=self.group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            retry_backoff_ms=RECONNECT_MS,
-        )
-        consumer.subscribe([self.topic], listener=_AioKafkaListener(self))
-        await consumer.start()
+        consumer = await self._connect()
         try:
             while not self.leaving:
                 found = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
@@ -292,6 +283,29 @@ class AioKafkaMember(Member):
             # aiokafka 0.14 trips over its own cancelled fetch when it is stopped while a broker is away.
             with contextlib.suppress(asyncio.CancelledError):
                 await consumer.stop()
+
+    async def _connect(self) -> AIOKafkaConsumer:
+        """This client does not wait for a broker that is away when it starts: its user tries again."""
+        until = time.monotonic() + WAIT_S
+        while True:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self.bootstrap,
+                group_id=self.group,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=SESSION_MS,
+                heartbeat_interval_ms=HEARTBEAT_MS,
+                retry_backoff_ms=RECONNECT_MS,
+            )
+            consumer.subscribe([self.topic], listener=_AioKafkaListener(self))
+            try:
+                await consumer.start()
+                return consumer
+            except AioKafkaConnectionError:
+                await consumer.stop()
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(RECONNECT_MS / 1000)
 
 
 class _AioKafkaListener(AioRebalanceListener):
