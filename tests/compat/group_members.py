@@ -1,6 +1,7 @@
 """A member of a consumer group, by each stock client, as a thread or as a process to be killed and paused.
 
-All of them do the same: subscribe, read, commit what they have read after each poll, and close when told.
+All of them do the same: subscribe, read, commit what they have read after each poll, and close when told. A
+commit that is refused is tried again after the next poll, for what is still theirs.
 What happens to them goes into a `Diary`, in memory or in a file that survives the process: partitions
 assigned and revoked, offsets read, positions sent and committed, each with the time.
 """
@@ -28,10 +29,13 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import ConsumerRebalanceListener as AioRebalanceListener
 from aiokafka.errors import KafkaConnectionError as AioKafkaConnectionError
 from aiokafka.errors import KafkaError as AioKafkaError
+from aiokafka.structs import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as ConfluentError
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as KafkaTopicPartition
 from tests.history.group_reading import GroupReading
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +45,7 @@ HEARTBEAT_MS = 300
 POLL_S = 0.1
 WAIT_S = 60
 RECONNECT_MS = 50
+NO_MEMBER = (ConfluentError.UNKNOWN_MEMBER_ID, ConfluentError.FENCED_MEMBER_EPOCH)
 
 
 class Diary:
@@ -101,6 +106,8 @@ class Member(threading.Thread):
         self.failure: BaseException | None = None
         self.warnings: list[str] = []
         """What the client itself logged, to be read when something is wrong."""
+        self.uncommitted: dict[int, int] = {}
+        """By partition: what was read, is still this member's, and is not known to be committed."""
         self._leaving = threading.Event()
         self.start()
 
@@ -141,10 +148,11 @@ class Member(threading.Thread):
 
     def give_up(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
+            self.uncommitted.pop(partition, None)
             self.diary.note("revoked", partition)
 
     def got(self, found: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """Notes partitions and offsets as they came; returns the position behind them in each partition."""
+        """Notes partitions and offsets as they came; returns what is to be committed of this and before."""
         pieces: list[tuple[int, int, int]] = []
         for partition, offset in found:
             if pieces and pieces[-1][0] == partition and pieces[-1][2] + 1 == offset:
@@ -153,7 +161,8 @@ class Member(threading.Thread):
                 pieces.append((partition, offset, offset))
         for piece in pieces:
             self.diary.note("read", *piece)
-        return {partition: last + 1 for partition, _, last in pieces}
+        self.uncommitted |= {partition: last + 1 for partition, _, last in pieces}
+        return dict(self.uncommitted)
 
     def sending(self, positions: dict[int, int]) -> None:
         for partition, offset in positions.items():
@@ -161,6 +170,7 @@ class Member(threading.Thread):
 
     def confirmed(self, positions: dict[int, int]) -> None:
         for partition in positions:
+            self.uncommitted.pop(partition, None)
             self.diary.note("committed", partition)
 
 
@@ -193,10 +203,13 @@ class ConfluentMember(Member):
             positions = self.got((m.partition(), m.offset()) for m in messages)
             if positions:
                 self.sending(positions)
-                # A commit that a rebalance overtakes is refused; whoever has the partition reads it again.
-                with contextlib.suppress(KafkaException):
+                try:
                     done = consumer.commit(offsets=self._places(positions), asynchronous=False)
                     self.confirmed({p.partition: p.offset for p in done or [] if p.error is None})
+                except KafkaException as error:
+                    # Refused since a rebalance overtook it; or the member has lost everything, and will hear.
+                    if error.args[0].code() in NO_MEMBER:
+                        self.uncommitted.clear()
         consumer.close()
 
     def _places(self, positions: dict[int, int]) -> list[TopicPartition]:
@@ -244,9 +257,8 @@ class KafkaPythonMember(Member):
                 with contextlib.suppress(KafkaError):
                     consumer.commit(
                         {
-                            where: OffsetAndMetadata(positions[where.partition], "", -1)
-                            for where in found
-                            if where.partition in positions
+                            KafkaTopicPartition(self.topic, partition): OffsetAndMetadata(offset, "", -1)
+                            for partition, offset in positions.items()
                         }
                     )
                     self.confirmed(positions)
@@ -277,7 +289,12 @@ class AioKafkaMember(Member):
                 if positions:
                     self.sending(positions)
                     with contextlib.suppress(AioKafkaError):
-                        await consumer.commit({where: positions[where.partition] for where in found})
+                        await consumer.commit(
+                            {
+                                AioTopicPartition(self.topic, partition): offset
+                                for partition, offset in positions.items()
+                            }
+                        )
                         self.confirmed(positions)
         finally:
             # aiokafka 0.14 trips over its own cancelled fetch when it is stopped while a broker is away.
