@@ -83,6 +83,15 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     return {part.partition: part.offset for part in found.topic_partitions}
 
 
+def until_all_is_read(bootstrap: str, group: str, member: Member | MemberProcess) -> None:
+    """Waits for a position in every partition, which sends whoever comes next to the right place.
+
+    librdkafka 2.16 that is told of a rebalance while it asks where a partition begins asks once more half a
+    second later, and reads again from there. That is its own affair, and not what is tested here.
+    """
+    until(lambda: len(committed(bootstrap, group)) == PARTITIONS, "one has read everything", member)
+
+
 @pytest.mark.parametrize("client", MEMBERS)
 def test_members_come_go_die_and_sleep_and_every_record_is_read(
     client: str, bootstrap: str, new_name: Callable[[], str], tmp_path: Path
@@ -97,7 +106,9 @@ def test_members_come_go_die_and_sleep_and_every_record_is_read(
             stack.callback(member.kill)
             return member
 
-        first, second, third = join("first"), join("second"), join("third")
+        first = join("first")
+        until_all_is_read(bootstrap, group, first)
+        second, third = join("second"), join("third")
         until(lambda: shared([first, second, third]), "three members share", first, second, third)
         second.kill()
         until(lambda: shared([first, third]), "two take over from one that was killed", first, third)
@@ -172,6 +183,7 @@ def test_a_group_changes_over_to_the_new_protocol_and_back(
         classic = MEMBERS[client](bootstrap, group, topic)
         until(lambda: len(classic.owned) == PARTITIONS, "the classic member reads everything", classic)
         assert _group_type(bootstrap, group) == "CLASSIC"
+        until_all_is_read(bootstrap, group, classic)
         newcomer = ServerAssignedMember(bootstrap, group, topic)
         until(lambda: shared([classic, newcomer]), "both protocols share", classic, newcomer)
         assert _group_type(bootstrap, group) == "CONSUMER"

@@ -20,7 +20,17 @@ from tests.chaos.proxy import Moment, Proxy
 from tests.chaos.transactor import ONE_BROKER
 from tests.compat.conftest import FOREIGN_SERVER, SHORT_SESSIONS
 from tests.compat.group_members import MEMBERS, MemberProcess
-from tests.compat.test_groups import PARTITIONS, WAIT_S, check, committed, ends, sending, shared, until
+from tests.compat.test_groups import (
+    PARTITIONS,
+    WAIT_S,
+    check,
+    committed,
+    ends,
+    sending,
+    shared,
+    until,
+    until_all_is_read,
+)
 from tests.compat.test_transactions import position
 from tests.compat.transaction_members import COMMITTED, ConfluentProducer, read
 
@@ -96,7 +106,9 @@ def test_a_group_survives_the_death_of_the_broker_in_each_of_its_steps(
         return member
 
     with sending(stage.bootstrap, "topic") as sender, ExitStack() as stack:
-        first, second = join(), join()
+        first = join()
+        until_all_is_read(stage.bootstrap, "group", first)
+        second = join()
         until(lambda: shared([first, second]), "two members share", first, second)
         for api in SERVER_ASSIGNED if client == "server-assigned" else CLASSIC:
             for moment in MOMENTS:
