@@ -33,29 +33,41 @@ class Tree:
     def __init__(self) -> None:
         self.memory_peak_mb = 0.0
         self._root = psutil.Process()
+        self._lock = threading.Lock()
+        self._used: dict[int, float] = {}
+        self._forked: set[int] = set()
+        self._lost = 0.0
         threading.Thread(target=self._sample, daemon=True).start()
 
     def cpu_seconds(self) -> float:
-        total = 0.0
+        with self._lock:
+            self._look()
+            return sum(self._used.values()) + self._lost
+
+    def _look(self) -> None:
+        """What each process has used. Ended ones are in their parent's account, except Python's workers.
+
+        Their daemon ignores its children's ends, and then nobody counts them: what was last seen does.
+        """
+        used, memory = {}, 0
         for process in [self._root, *self._root.children(recursive=True)]:
             try:
                 spent = process.cpu_times()
-            except psutil.Error:
+                # Forked workers share most of their pages; each page is counted once.
+                memory += process.memory_full_info().pss
+                if process.ppid() in self._used and process.name() == process.parent().name():
+                    self._forked.add(process.pid)
+            except (psutil.Error, AttributeError):
                 continue
-            # What ended children used is in their parent's account.
-            total += spent.user + spent.system + spent.children_user + spent.children_system
-        return total
+            used[process.pid] = spent.user + spent.system + spent.children_user + spent.children_system
+        self._lost += sum(self._used[pid] for pid in self._forked & (self._used.keys() - used.keys()))
+        self._used = used
+        self.memory_peak_mb = max(self.memory_peak_mb, memory / 1e6)
 
     def _sample(self) -> None:
         while True:
-            total = 0
-            for process in [self._root, *self._root.children(recursive=True)]:
-                try:
-                    # Forked workers share most of their pages; each page is counted once.
-                    total += process.memory_full_info().pss
-                except psutil.Error:
-                    continue
-            self.memory_peak_mb = max(self.memory_peak_mb, total / 1e6)
+            with self._lock:
+                self._look()
             time.sleep(SAMPLE_SECONDS)
 
 
