@@ -34,7 +34,7 @@ from braidmq.client import Admin, Cluster, Producer
 
 SOURCE, SINK = "source", "sink"
 PARTITIONS = 4
-ROWS_PER_BATCH = 400
+ROWS_PER_BATCH = 50
 ROWS_PER_LAST_BATCH = 20_000
 START_SECONDS_MAX = 180
 FINISH_SECONDS_MAX = 900
@@ -54,6 +54,7 @@ LOOK_SECONDS_MAX, STEP_SECONDS_MAX = 0.1, 0.015
 class Plan:
     kills: int
     rows: int
+    """Ahead of the stream when it starts, each time: one that runs out of rows has no batch to be killed in."""
     seed: int
     aims: tuple[Moment | None, ...] = AIMS
     sabotage: str | None = None
@@ -89,15 +90,18 @@ def run(
 ) -> Done:
     """Kills the stream so often, lets it finish, and checks; ChaosFailed tells what is wrong."""
     chance = random.Random(plan.seed)
-    done = Done(plan.rows)
+    done = Done()
     with (
         serve() as server,
         tempfile.TemporaryDirectory(prefix="braid-chaos-") as scratch,
         Cluster(server.bootstrap) as cluster,
     ):
         runs = Runs(server.bootstrap, Path(scratch), plan.sabotage)
-        fill(server.bootstrap, plan.rows)
+        create_topics(server.bootstrap)
         while done.kills < plan.kills:
+            rows = done.batches * ROWS_PER_BATCH + plan.rows
+            send(server.bootstrap, range(done.rows, rows))
+            done.rows = rows
             watch = Watch(cluster, runs.checkpoint, PARTITIONS)
             with runs.stream(ROWS_PER_BATCH) as driver:
                 kill_somewhere(driver, runs.checkpoint, watch, chance, chance.choice(plan.aims))
@@ -107,7 +111,7 @@ def run(
         with runs.stream(ROWS_PER_LAST_BATCH, "--finish") as driver:
             said, _ = driver.communicate(timeout=FINISH_SECONDS_MAX)
         done.batches = last_batch(runs.checkpoint, "commits") + 1
-        found = check(server.bootstrap, plan.rows)
+        found = check(server.bootstrap, done.rows)
         verdict = said.strip().rpartition("\n")[2]
         if verdict != "equal":
             found.append(f"the audit says: {verdict if driver.returncode == 0 else runs.last_words()}")
@@ -116,13 +120,16 @@ def run(
     return done
 
 
-def fill(bootstrap: str, rows: int) -> None:
-    """Numbered rows; a key is the partition a row came from: rows of a key must keep their order."""
+def create_topics(bootstrap: str) -> None:
     with Admin(bootstrap) as admin:
         for topic in (SOURCE, SINK):
             admin.create_topic(topic, PARTITIONS)
+
+
+def send(bootstrap: str, numbers: range) -> None:
+    """Numbered rows; a key is the partition a row came from: rows of a key must keep their order."""
     with Producer(bootstrap) as producer:
-        for number in range(rows):
+        for number in numbers:
             place = number % PARTITIONS
             producer.send(SOURCE, b"%d" % number, key=b"%d" % place, partition=place)
 
