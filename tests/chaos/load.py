@@ -20,6 +20,10 @@ NAME = struct.Struct(">IQ")
 FILLER = bytes(range(251)) * 3
 FILLER_BYTES_MAX = 200
 RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "log_level": 0}
+ONE_BROKER = {**RECONNECT, "metadata.recovery.strategy": "none"}
+"""When all brokers are away, librdkafka 2.16 begins anew from its bootstrap servers, and what it sends to a
+coordinator it knows then waits on the broker it has dropped: offsets of a transaction for ever, an admin's
+call or the end of a member until that times out. With one broker it need not."""
 OUTSIDE_THE_LOG = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 WAIT_S = 60.0
 

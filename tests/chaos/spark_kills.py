@@ -54,7 +54,7 @@ LOOK_SECONDS_MAX, STEP_SECONDS_MAX = 0.1, 0.015
 class Plan:
     kills: int
     rows: int
-    """Ahead of the stream when it starts, each time: one that runs out of rows has no batch to be killed in."""
+    """Ahead of the stream each time it starts: one that runs out of rows has no batch to be killed in."""
     seed: int
     aims: tuple[Moment | None, ...] = AIMS
     sabotage: str | None = None

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from tests.chaos.load import FILLER, FILLER_BYTES_MAX, RECONNECT, ChaosFailed
+from tests.chaos.load import FILLER, FILLER_BYTES_MAX, ONE_BROKER, ChaosFailed
 from tests.history.exactly_once import Fate, Place, Stamp, Work
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +39,6 @@ FENCED = 3
 """Exit code of a process whose place another has taken."""
 HUNG_S = 20
 """A transaction may take this long, then SIGALRM ends the process."""
-ONE_BROKER = {**RECONNECT, "metadata.recovery.strategy": "none"}
-"""When all brokers are away, librdkafka 2.16 begins anew from its bootstrap servers, and a call that sends
-offsets to a transaction then waits, for ever, on the broker it has dropped. With one broker it need not."""
 CALL_S = 5.0
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1

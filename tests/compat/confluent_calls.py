@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.load import ONE_BROKER
 from tests.compat.samples import Sample
 
 WAIT_S = 30
@@ -18,7 +19,7 @@ WAIT_S = 30
 @functools.cache
 def admin(bootstrap: str) -> AdminClient:
     """One client per server: its futures fail when it is collected before they are done."""
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, **ONE_BROKER})
 
 
 def create_topic(

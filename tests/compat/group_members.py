@@ -36,6 +36,7 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
+from tests.chaos.load import ONE_BROKER
 from tests.history.group_reading import GroupReading
 
 ROOT = Path(__file__).parents[2]
@@ -186,8 +187,7 @@ class ConfluentMember(Member):
                 "group.id": self.group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "reconnect.backoff.ms": RECONNECT_MS,
-                "reconnect.backoff.max.ms": RECONNECT_MS,
+                **ONE_BROKER,
                 "log_level": syslog.LOG_WARNING,
                 **self.settings,
             },

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.load import ONE_BROKER
 from tests.chaos.proxy import Moment, Proxy
-from tests.chaos.transactor import ONE_BROKER
 from tests.compat.conftest import FOREIGN_SERVER, SHORT_SESSIONS
 from tests.compat.group_members import MEMBERS, MemberProcess
 from tests.compat.test_groups import (
