@@ -130,8 +130,10 @@ class CrewProcess:
         self._close()
 
     def leave(self) -> None:
+        until(self._diary.exists, "the crew can be told to leave", self)
         self._child.terminate()
-        assert self._child.wait(WAIT_S) == 0
+        code = self._child.wait(WAIT_S)
+        assert code == 0, f"it ended with {code}"
         self._close()
 
     def _close(self) -> None:
@@ -178,14 +180,14 @@ def whim(message: Message) -> AcknowledgeType:
 
 
 def main(bootstrap: str, group: str, topic: str, members: str, diary: str) -> None:
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
     file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(what: str, *offsets: int) -> None:
         os.write(file, (" ".join(map(str, (time.monotonic_ns(), what, *offsets))) + "\n").encode())
 
     crew = [Worker(bootstrap, group, topic, whim, note) for _ in range(int(members))]
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     while not told.wait(0.1) and all(worker.failure is None for worker in crew):
         pass
