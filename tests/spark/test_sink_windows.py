@@ -17,7 +17,7 @@ from tests.spark.committed import committed
 
 from braidmq.client import Cluster
 from braidmq.client.cluster import TopicPartition as At
-from braidmq.client.transactional import Offset, TransactionalClient
+from braidmq.client.transactional import Identity, Offset, TransactionalClient
 from braidmq.client.transactions import ONGOING, Transactions
 from braidmq.spark.sink_columns import layout
 from braidmq.spark.sink_commit import Committer, Outcome, TaskResult
@@ -102,6 +102,15 @@ def kill_after_ending(driver: Committer, count: int) -> None:
     client.end_all = end_some  # type: ignore[method-assign]
 
 
+def kill_before_ending(driver: Committer) -> None:
+    """Lets a driver die when it has written its decision and not committed it."""
+
+    def end(identity: Identity, *, commit: bool) -> Identity:
+        raise Killed
+
+    driver._client.end = end  # type: ignore[method-assign]
+
+
 def each_once(query: Query, rows: list[str] = ROWS) -> None:
     assert Counter(query.visible()) == Counter(rows)
     assert query.open_transactions() == []
@@ -163,6 +172,23 @@ def test_a_driver_that_dies_before_the_decision_has_done_nothing(query: Query, t
     query.tasks(tasks_before, ROWS)
     query.driver().commit(0, query.tasks(5, ROWS, run="r2"))
     each_once(query)
+
+
+@pytest.mark.parametrize("decided_before", [False, True])
+def test_a_driver_that_dies_in_the_midst_of_its_decision_has_done_nothing(
+    query: Query, decided_before: bool
+) -> None:
+    """S3: what it left half made is undone by the tasks that come next; they do not wait for its time-out."""
+    rows, batch = [], 0
+    if decided_before:
+        query.driver().commit(0, query.tasks(2, ROWS))
+        rows, batch = ROWS, 1
+    driver = query.driver()
+    kill_before_ending(driver)
+    with pytest.raises(Killed):
+        driver.commit(batch, query.tasks(3, ROWS, batch=batch))
+    query.driver().commit(batch, query.tasks(2, ROWS, batch=batch, run="r2"))
+    each_once(query, rows + ROWS)
 
 
 @pytest.mark.parametrize("ended", [0, 3, 8])

@@ -271,22 +271,25 @@ class TransactionalClient:
             found |= self._coordinators.ask(Kind.TRANSACTION, ids[0], partial(_described, ids))
         return found
 
-    def stable_offsets(self, group_id: str) -> dict[TopicPartition, Offset]:
-        """All offsets of a group; waits for those whose transaction is just being ended.
+    def stable_offsets(self, group_id: str) -> dict[TopicPartition, Offset] | None:
+        """All offsets of a group; None while a transaction that changes one is open or being ended.
 
-        A partition's very first offset does not show while it is being ended, not even as something to wait
-        for: where nothing is found, ask what became of the transaction (`described`).
+        A partition's very first offset does not show meanwhile, not even as something to wait for: where
+        nothing is found, ask what became of the transaction (`described`).
         """
         group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
         request = OffsetFetchRequest(group_id=group_id, topics=None, groups=[group], require_stable=True)
 
-        def ask(connection: Connection) -> dict[TopicPartition, Offset]:
+        def ask(connection: Connection) -> dict[TopicPartition, Offset] | None:
             answer = connection.call(request, OffsetFetchResponse, OFFSET_FETCH_VERSION_MAX)
-            if not answer.groups:
-                _raise_for(answer.error_code, f"group {group_id}")
-                return _offsets(group_id, answer.topics)
-            _raise_for(answer.groups[0].error_code, f"group {group_id}")
-            return _offsets(group_id, answer.groups[0].topics)
+            found = answer.groups[0] if answer.groups else answer
+            try:
+                _raise_for(found.error_code, f"group {group_id}")
+                return _offsets(group_id, found.topics)
+            except ApiError as error:
+                if error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    return None
+                raise
 
         return self._coordinators.ask(Kind.GROUP, group_id, ask)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.client.transactional import FENCED, Identity, Offset, TransactionalClient
+from braidmq.client.transactions import ONGOING
 from braidmq.wire.errors import ApiError, ErrorCode
 
 TEXT_BYTES_MAX = 4_096
@@ -27,6 +28,8 @@ TEXT_BYTES_MAX = 4_096
 PART_BYTES = TEXT_BYTES_MAX - len("1000/1000 ")
 OPENED_BYTES_MAX = 16_777_216
 BEING_ENDED = ("PrepareCommit", "PrepareAbort")
+DECISION_S_MAX = 1.0
+"""A decision takes two requests. One that is open for longer was left by a driver that died in between."""
 
 
 class SinkError(RuntimeError):
@@ -89,14 +92,20 @@ class Ledger:
         return self.read()
 
     def read(self) -> Decision | None:
-        """The last decision; one that is just being committed is waited for."""
+        """The last decision. One that is just being made is waited for; one that was left half made is undone,
+        by taking the chief's id: a driver that lives is told so, and begins its decision again."""
+        began_s = self._cluster.clock.monotonic()
         for attempt in self._cluster.attempts():
-            if offsets := self._client.stable_offsets(self.scope):
+            offsets = self._client.stable_offsets(self.scope)
+            if offsets:
                 return _parsed(self.scope, offsets)
-            # A group's first offset does not show while its transaction is being ended.
+            # A group's first offset does not show while its transaction is open or being ended.
             chief = self._client.described([self.scope]).get(self.scope)
-            if chief is None or chief.transaction_state not in BEING_ENDED:
-                return _parsed(self.scope, self._client.stable_offsets(self.scope))
+            state = None if chief is None else chief.transaction_state
+            if offsets is not None and state not in BEING_ENDED:
+                return _parsed(self.scope, self._client.stable_offsets(self.scope) or {})
+            if state == ONGOING and self._cluster.clock.monotonic() - began_s > DECISION_S_MAX:
+                self._client.take(self.scope, self._timeout_ms)
             attempt.failed(
                 ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, f"{self.scope} is being decided"), retriable=True
             )

@@ -108,15 +108,16 @@ def test_whoever_takes_an_id_fences_its_last_holder(client: TransactionalClient,
 def test_offsets_of_a_transaction_count_when_it_is_committed(
     client: TransactionalClient, new_topic: NewTopic
 ) -> None:
-    """T2 C6: with the text beside them; aborted ones never."""
+    """T2 C6: with the text beside them; aborted ones never. Nobody can know before that."""
     at = TopicPartition(new_topic(), 0)
     group = f"group-{at.topic}-{client.protocol}"
     identity = client.take(f"offsets-{at.topic}", TIMEOUT_MS)
     client.commit_offsets(identity, group, {at: Offset(7, "seven")})
     identity = client.end(identity, commit=True)
     client.commit_offsets(identity, group, {at: Offset(9, "nine")})
+    assert client.stable_offsets(group) is None
     client.end(identity, commit=False)
-    found: dict[TopicPartition, Offset] = {}
+    found = None
     while not found:
         # A first offset does not show while its transaction is being ended.
         found = client.stable_offsets(group)
