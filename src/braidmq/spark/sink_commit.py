@@ -23,9 +23,9 @@ Before the decision nothing can be seen; after it, everything will be. So each w
 - The driver dies before the decision: the next one finds no decision for this batch, all is written anew.
   What was left open is swept. The rows may be spread over the tasks quite differently this time, in more or
   fewer of them: nothing of the first try counts.
-- The driver dies in the midst of the decision: written, not committed. A task of the next run that finds it so
-  for longer than a decision takes aborts it by taking the chief's id. That fences a driver that was only slow:
-  it takes the id back, reads, and decides again.
+- The driver dies in the midst of the decision: written, not committed. A task of the next run that finds it
+  so for longer than a decision takes aborts it by taking the chief's id. That fences a driver that was only
+  slow: it takes the id back, reads, and decides again.
 - The driver dies after the decision, having ended three of eight transactions: tasks of the new run find the
   batch decided and write nothing, and task or driver ends what is still open by the identities in the ledger,
   whether or not there is a task of that number now.

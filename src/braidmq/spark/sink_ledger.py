@@ -92,8 +92,10 @@ class Ledger:
         return self.read()
 
     def read(self) -> Decision | None:
-        """The last decision. One that is just being made is waited for; one that was left half made is undone,
-        by taking the chief's id: a driver that lives is told so, and begins its decision again."""
+        """The last decision. One that is just being made is waited for, one that was left half made is undone.
+
+        That is done by taking the chief's id: a driver that lives is told so, and begins its decision again.
+        """
         began_s = self._cluster.clock.monotonic()
         for attempt in self._cluster.attempts():
             offsets = self._client.stable_offsets(self.scope)
