@@ -105,7 +105,7 @@ def kill_after_ending(driver: Committer, count: int) -> None:
 def kill_before_ending(driver: Committer) -> None:
     """Lets a driver die when it has written its decision and not committed it."""
 
-    def end(identity: Identity, *, commit: bool) -> Identity:
+    def end(*_: object, **__: object) -> Identity:
         raise Killed
 
     driver._client.end = end  # type: ignore[method-assign]

@@ -92,7 +92,7 @@ class Ledger:
         return self.read()
 
     def read(self) -> Decision | None:
-        """The last decision. One that is just being made is waited for, one that was left half made is undone.
+        """The last decision. One being made is waited for, one that was left half made is undone.
 
         That is done by taking the chief's id: a driver that lives is told so, and begins its decision again.
         """
