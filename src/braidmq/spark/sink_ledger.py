@@ -105,7 +105,10 @@ class Ledger:
             chief = self._client.described([self.scope]).get(self.scope)
             state = None if chief is None else chief.transaction_state
             if offsets is not None and state not in BEING_ENDED:
-                return _parsed(self.scope, self._client.stable_offsets(self.scope) or {})
+                # Asked once more: it may have ended between the two answers.
+                offsets = self._client.stable_offsets(self.scope)
+                if offsets is not None:
+                    return _parsed(self.scope, offsets)
             if state == ONGOING and self._cluster.clock.monotonic() - began_s > DECISION_S_MAX:
                 self._client.take(self.scope, self._timeout_ms)
             attempt.failed(
