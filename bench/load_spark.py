@@ -14,6 +14,7 @@ from typing import Any
 from .metric import (
     BATCH_TIME,
     LOCAL_ROWS,
+    ROWS_HANDED_OVER,
     ROWS_READ,
     ROWS_SHOWN,
     ROWS_WRITTEN,
@@ -45,10 +46,11 @@ class SparkLoad:
     metric: Metric
     braid: tuple[tuple[str, str], ...] = ()
     kafka: tuple[tuple[str, str], ...] = ()
+    braid_format: str = "braid"
     kafka_format: str = "kafka"
     schema: str = ""
     """The columns that are asked for at the source; empty: all of them."""
-    repeats: int = 3
+    repeats: int = 4
     """How often in a job; the first warms up and does not count, unless it is the only one."""
 
     @property
@@ -64,8 +66,9 @@ class SparkLoad:
         """What the job of one side needs to know."""
         described = asdict(self) | {"source": self.source, "kind": self.kind.value}
         described["options"] = dict(self.braid if side == "braid" else self.kafka)
-        described["format"] = "braid" if side == "braid" else self.kafka_format
-        del described["metric"], described["braid"], described["kafka"]
+        described["format"] = self.braid_format if side == "braid" else self.kafka_format
+        for name in ("metric", "braid", "kafka", "braid_format", "kafka_format"):
+            del described[name]
         return described
 
 
@@ -92,7 +95,15 @@ NETWORK = (("localLog", "never"),)
 
 
 def loads(size: SparkSize) -> list[SparkLoad]:
-    return [*_reads(size), *_lakes(size), *_sinks(size), *_streams(size), *_local(size), *_growth(size)]
+    return [
+        *_reads(size),
+        *_lakes(size),
+        *_sinks(size),
+        *_streams(size),
+        *_local(size),
+        *_floors(size),
+        *_growth(size),
+    ]
 
 
 def _reads(size: SparkSize) -> list[SparkLoad]:
@@ -196,6 +207,32 @@ def _local(size: SparkSize) -> list[SparkLoad]:
     ]
 
 
+def _floors(size: SparkSize) -> list[SparkLoad]:
+    """A source that reads nothing: what it reaches over the connector, and over our own network path, is the
+    most that any source in Python can."""
+    return [
+        SparkLoad(
+            f"Spark batch read {name}, uncompressed, {what}, source that reads nothing over {over}",
+            "spark floor",
+            kind,
+            value_bytes,
+            rows,
+            "none",
+            ROWS_HANDED_OVER,
+            braid=NETWORK,
+            kafka=options,
+            braid_format="floor",
+            kafka_format=other,
+        )
+        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for what, kind, over, other, options in (
+            ("count", Kind.COUNT, "connector", "kafka", ()),
+            ("to Parquet", Kind.PARQUET, "connector", "kafka", ()),
+            ("count", Kind.COUNT, "network", "braid", NETWORK),
+        )
+    ]
+
+
 def _growth(size: SparkSize) -> list[SparkLoad]:
     return [
         SparkLoad(
@@ -207,7 +244,7 @@ def _growth(size: SparkSize) -> list[SparkLoad]:
             "none",
             ROWS_SHOWN,
             braid=NETWORK,
-            repeats=1 if rows >= 10_000_000 else 3,
+            repeats=1 if rows >= 10_000_000 else 4,
         )
         for rows in size.growth_rows
     ]

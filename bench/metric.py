@@ -64,6 +64,7 @@ CPU_SHARE = Metric("CPU", "%", Better.LOWER, 1.0)
 # Spark with Braid's format against Spark with its own Kafka connector, on the same broker.
 ROWS_READ = Metric("rows read", "rows/s", Better.HIGHER, 2.0)
 ROWS_SHOWN = Metric("rows read as it grows", "rows/s", Better.HIGHER, None)
+ROWS_HANDED_OVER = Metric("rows handed over", "rows/s", Better.HIGHER, None)
 ROWS_WRITTEN = Metric("rows written", "rows/s", Better.HIGHER, 1.5)
 BATCH_TIME = Metric("batch time", "ms", Better.LOWER, 1.0)
 LOCAL_ROWS = Metric("rows read locally", "rows/s", Better.HIGHER, 1.5)
@@ -100,6 +101,7 @@ ALL = (
     CPU_SHARE,
     ROWS_READ,
     ROWS_SHOWN,
+    ROWS_HANDED_OVER,
     ROWS_WRITTEN,
     BATCH_TIME,
     LOCAL_ROWS,
