@@ -33,6 +33,7 @@ class Metric:
 
 BYTES_RATE = Metric("throughput", "MB/s", Better.HIGHER, 1.0)
 MESSAGE_RATE = Metric("messages", "msg/s", Better.HIGHER, None)
+RATE_KEPT = Metric("of the rate without", "%", Better.HIGHER, None)
 REQUEST_RATE = Metric("requests", "req/s", Better.HIGHER, 1.0)
 P50 = Metric("p50", "ms", Better.LOWER, None)
 P99 = Metric("p99", "ms", Better.LOWER, 0.5)
@@ -74,6 +75,7 @@ MEMORY_PEAK = Metric("memory peak", "MB", Better.LOWER, None)
 ALL = (
     BYTES_RATE,
     MESSAGE_RATE,
+    RATE_KEPT,
     REQUEST_RATE,
     P50,
     P99,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
+from .load_backlog import backlog
 from .load_commits import commits, many_groups
 from .load_connections import idle_connections
 from .load_consume import consume_cold, consume_hot
@@ -56,6 +57,7 @@ class Size:
     latency_seconds: float
     many_seconds: float
     stock_bytes: int
+    backlog: int
     partitions: int
     connections: int
     rebalances: int
@@ -75,6 +77,7 @@ FULL = Size(
     latency_seconds=8,
     many_seconds=4,
     stock_bytes=300_000_000,
+    backlog=100_000_000,
     partitions=10_000,
     connections=10_000,
     rebalances=7,
@@ -93,6 +96,7 @@ QUICK = Size(
     latency_seconds=3,
     many_seconds=1.5,
     stock_bytes=100_000_000,
+    backlog=5_000_000,
     partitions=1_000,
     connections=1_000,
     rebalances=3,
@@ -116,6 +120,7 @@ def loads(size: Size) -> list[Load]:
         *_start(),
         *_produce(size),
         *_small(size),
+        *_backlog(size),
         *_latency(size),
         *_consume(size),
         *_stock(size),
@@ -163,6 +168,18 @@ def _small(size: Size) -> list[Load]:
             partial(many_producers, seconds=size.many_seconds, durability=durability),
         )
         for durability in Durability
+    ]
+
+
+def _backlog(size: Size) -> list[Load]:
+    return [
+        Load(
+            f"produce 100 B, 16 partitions, acks=1, cached, behind {size.backlog:,} unread messages",
+            "backlog",
+            Stage.WARM,
+            10 + size.backlog / 2_000_000,
+            partial(backlog, messages=size.backlog, volume=size.volume),
+        )
     ]
 
 

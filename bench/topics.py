@@ -75,9 +75,9 @@ def wait_writable(server: Server, topic: str, partitions: int) -> None:
         channel.close()
 
 
-def settle() -> None:
+def settle(seconds_max: float = SETTLE_SECONDS_MAX) -> None:
     """Waits until most dirty pages are written, so that a load's leftovers do not slow the next."""
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline and _dirty_kb() > DIRTY_KB_MAX:
         time.sleep(0.1)
 
