@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from .load_consume import evict_segments
 from .load_produce import BATCH_BYTES, Volume, partition_frames, prime, saturate, throughput
 from .metric import BYTES_RATE, RATE_KEPT, Figures
 from .server import Durability, Server
-from .topics import fresh_topic, settle
+from .topics import fresh_topic
 
 PARTITIONS = 16
 VALUE_BYTES = 100
 FILL_SECONDS_MAX = 600.0
-WRITE_OUT_SECONDS_MAX = 120.0
 
 
 def backlog(server: Server, messages: int, volume: Volume) -> Figures:
-    """Throughput with the backlog, and which share that is of the throughput without."""
+    """Throughput with the backlog, and which share that is of the throughput without.
+
+    The backlog is written out and dropped from the page cache, as one that has lain there for long.
+    """
     with fresh_topic(server, PARTITIONS, Durability.CACHED) as topic:
         count = BATCH_BYTES // VALUE_BYTES
         frames = partition_frames(topic, VALUE_BYTES, count, PARTITIONS, acks=1)
@@ -23,6 +26,6 @@ def backlog(server: Server, messages: int, volume: Volume) -> Figures:
         filled = saturate(server, frames, FILL_SECONDS_MAX, messages // count)
         if filled.requests * count < messages:
             raise RuntimeError(f"{server.name} took {filled.requests * count:,} messages and no more")
-        settle(WRITE_OUT_SECONDS_MAX)
+        evict_segments(server.directory)
         after = throughput(server, frames, BATCH_BYTES, count, volume)
         return after | {RATE_KEPT: 100 * after[BYTES_RATE] / before[BYTES_RATE]}

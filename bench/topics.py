@@ -75,9 +75,9 @@ def wait_writable(server: Server, topic: str, partitions: int) -> None:
         channel.close()
 
 
-def settle(seconds_max: float = SETTLE_SECONDS_MAX) -> None:
+def settle() -> None:
     """Waits until most dirty pages are written, so that a load's leftovers do not slow the next."""
-    deadline = time.monotonic() + seconds_max
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while time.monotonic() < deadline and _dirty_kb() > DIRTY_KB_MAX:
         time.sleep(0.1)
 
