@@ -44,6 +44,7 @@ METHOD = """## How it was measured
 - Start: from the start of the process until a record sent to an existing topic is acknowledged.
   Creation of the many partitions: until each of them has taken a record. There Kafka has
   `segment.index.bytes=65536`; with its default and a large read-ahead of the disk it falls to 1 MB/s.
+- Backlog: 100 B messages, synced and dropped from the page cache before the producers are measured again.
 - Groups: members are thin clients on one thread (`bench/crowd.py`, `bench/members.py`), the same for both. A
   rebalance is timed from the 11th consumer's first request until all 44 partitions are read again and it has
   its share; positions are committed and fetched as stock clients do. Classic members look in every 10 ms
@@ -63,10 +64,11 @@ METHOD = """## How it was measured
 - Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
   through `format("braid")` (the column Braid) and through Spark's own Kafka connector (column Kafka), each
   in a process of its own; a run that does not count comes first. Reads go over the network unless they say
-  localLog, whose other column is Braid's network path. Values read are orders in JSON. Parquet by date is
-  `braid lake archive` (all columns, synced, committed) against the connector and Spark's writer, both zstd.
-  Braid's sink is measured at least once, as the connector writes, and exactly once. CPU and memory are
-  those of driver, JVM and Python workers together.
+  localLog, whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
+  hands one batch to Spark over and over: the most that a source in Python can reach. Values read are
+  orders in JSON. Parquet by date is `braid lake archive` (all columns, synced, committed) against the
+  connector and Spark's writer, both zstd. Braid's sink is measured at least once, as the connector
+  writes, and exactly once. CPU and memory are those of driver, JVM and Python workers together.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.
 """
 
