@@ -84,6 +84,11 @@ class SparkSize:
     growth_rows: tuple[int, ...]
     micro_batches: int
 
+    @property
+    def topics(self) -> tuple[tuple[str, int, int], ...]:
+        """What is read: the size of a value in words and in bytes, and how many there are."""
+        return ("100 B", 100, self.small_rows), ("1 KB", 1_000, self.large_rows)
+
 
 FULL = SparkSize(2, 5_000_000, 1_000_000, 2_000_000, 1_000_000, (1_000_000, 10_000_000, 100_000_000), 40)
 QUICK = SparkSize(1, 500_000, 100_000, 200_000, 50_000, (100_000, 1_000_000), 12)
@@ -118,7 +123,7 @@ def _reads(size: SparkSize) -> list[SparkLoad]:
             ROWS_READ,
             braid=NETWORK,
         )
-        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for name, value_bytes, rows in size.topics
         for codec_name, codec in CODECS.items()
         for what, kind in (("count", Kind.COUNT), ("to Parquet", Kind.PARQUET))
     ]
@@ -138,7 +143,7 @@ def _lakes(size: SparkSize) -> list[SparkLoad]:
             braid=NETWORK,
             kafka=(("includeHeaders", "true"),),
         )
-        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for name, value_bytes, rows in size.topics
         for codec_name, codec in CODECS.items()
     ]
 
@@ -202,14 +207,13 @@ def _local(size: SparkSize) -> list[SparkLoad]:
             kafka_format="braid",
             schema=schema,
         )
-        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for name, value_bytes, rows in size.topics
         for what, schema in (("count", ""), ("keys and times only", "key binary, timestamp timestamp"))
     ]
 
 
 def _floors(size: SparkSize) -> list[SparkLoad]:
-    """A source that reads nothing: what it reaches over the connector, and over our own network path, is the
-    most that any source in Python can."""
+    """A source that reads nothing, over the connector and over our own network path: what there is to win."""
     return [
         SparkLoad(
             f"Spark batch read {name}, uncompressed, {what}, source that reads nothing over {over}",
@@ -224,7 +228,7 @@ def _floors(size: SparkSize) -> list[SparkLoad]:
             braid_format="floor",
             kafka_format=other,
         )
-        for name, value_bytes, rows in (("100 B", 100, size.small_rows), ("1 KB", 1_000, size.large_rows))
+        for name, value_bytes, rows in size.topics
         for what, kind, over, other, options in (
             ("count", Kind.COUNT, "connector", "kafka", ()),
             ("to Parquet", Kind.PARQUET, "connector", "kafka", ()),

@@ -177,7 +177,7 @@ def _backlog(size: Size) -> list[Load]:
             f"produce 100 B, 16 partitions, acks=1, cached, behind {size.backlog:,} unread messages",
             "backlog",
             Stage.WARM,
-            10 + size.backlog / 2_000_000,
+            30 + size.backlog / 1_500_000,
             partial(backlog, messages=size.backlog, volume=size.volume),
         )
     ]

@@ -21,15 +21,13 @@ from braidmq.spark.source import BraidSource
 from braidmq.spark.splits import Split, Task
 from braidmq.spark.task import read_split
 
-FLOOR = "floor"
-
 
 class FloorSource(BraidSource):
     """Topics that are hardly read."""
 
     @classmethod
     def name(cls) -> str:
-        return FLOOR
+        return "floor"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         reads = super().reader(schema)
