@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
 import lz4.frame
@@ -36,8 +37,8 @@ FOREIGN_DECODE: dict[Codec, list[Callable[[bytes], bytes]]] = {
 }
 
 
-def _zstd_without_size(plain: bytes) -> bytes:
-    packer = zstandard.ZstdCompressor().compressobj()
+def _zstd_without_size(plain: bytes, checksum: bool = False) -> bytes:
+    packer = zstandard.ZstdCompressor(write_checksum=checksum).compressobj()
     return packer.compress(plain) + packer.flush()
 
 
@@ -64,6 +65,7 @@ FOREIGN_ENCODE: list[tuple[str, Codec, Callable[[bytes], bytes]]] = [
     ("two lz4 frames", Codec.LZ4, lambda p: lz4.frame.compress(p[:99]) + lz4.frame.compress(p[99:])),
     ("zstd with its size", Codec.ZSTD, zstandard.ZstdCompressor().compress),
     ("zstd without its size", Codec.ZSTD, _zstd_without_size),
+    ("zstd with a checksum", Codec.ZSTD, lambda plain: _zstd_without_size(plain, checksum=True)),
     ("kafka-python zstd", Codec.ZSTD, kafka_python_codec.zstd_encode),
     ("two zstd frames", Codec.ZSTD, lambda p: _zstd_without_size(p[:99]) + _zstd_without_size(p[99:])),
 ]
@@ -104,6 +106,18 @@ def test_we_inflate_what_stock_encoders_pack(
     plain = TEXT[:size]
     assert bytes(inflate(codec, encode(plain), MIB)) == plain, name
     assert bytes(inflate(codec, encode(plain), len(plain))) == plain, name
+
+
+def test_threads_inflate_at_the_same_time() -> None:
+    """L2: a codec that keeps memory from call to call keeps it for each thread."""
+    packed = [bytes(deflate(Codec.ZSTD, b"%d" % number + TEXT)) for number in range(8)]
+
+    def mixed_up(number: int) -> int:
+        plain = b"%d" % number + TEXT
+        return sum(inflate(Codec.ZSTD, packed[number], MIB) != plain for _ in range(200))
+
+    with ThreadPoolExecutor(len(packed)) as threads:
+        assert list(threads.map(mixed_up, range(len(packed)))) == [0] * len(packed)
 
 
 def test_lz4_frames_have_independent_blocks_because_java_refuses_linked_ones() -> None:
