@@ -33,6 +33,11 @@ class Kind(StrEnum):
     STREAM_THROUGH = "stream through"
 
 
+LARGE_BATCH = 250_000
+SMALL_BATCH = 16_000
+"""What Kafka's own producer fills by default (`batch.size`); librdkafka's come up to a megabyte."""
+
+
 @dataclass(frozen=True, slots=True)
 class SparkLoad:
     """One row of the table. `braid` and `kafka` are the options that each side gets besides."""
@@ -48,6 +53,7 @@ class SparkLoad:
     kafka: tuple[tuple[str, str], ...] = ()
     braid_format: str = "braid"
     kafka_format: str = "kafka"
+    batch_bytes: int = LARGE_BATCH
     schema: str = ""
     """The columns that are asked for at the source; empty: all of them."""
     repeats: int = 4
@@ -56,7 +62,7 @@ class SparkLoad:
     @property
     def source(self) -> str:
         """The topic that holds the rows to be read, shared by the loads that need the same."""
-        return f"bench-{self.value_bytes}-{self.codec}-{self.rows}"
+        return f"bench-{self.value_bytes}-{self.codec}-{self.rows}-{self.batch_bytes}"
 
     @property
     def reads(self) -> bool:
@@ -102,6 +108,7 @@ NETWORK = (("localLog", "never"),)
 def loads(size: SparkSize) -> list[SparkLoad]:
     return [
         *_reads(size),
+        *_small_batches(size),
         *_lakes(size),
         *_sinks(size),
         *_streams(size),
@@ -126,6 +133,25 @@ def _reads(size: SparkSize) -> list[SparkLoad]:
         for name, value_bytes, rows in size.topics
         for codec_name, codec in CODECS.items()
         for what, kind in (("count", Kind.COUNT), ("to Parquet", Kind.PARQUET))
+    ]
+
+
+def _small_batches(size: SparkSize) -> list[SparkLoad]:
+    """The same rows as most producers would have sent them."""
+    return [
+        SparkLoad(
+            f"Spark batch read {name}, {codec_name}, batches of 16 KB, count",
+            "spark batch reads",
+            Kind.COUNT,
+            value_bytes,
+            rows,
+            codec,
+            ROWS_READ,
+            braid=NETWORK,
+            batch_bytes=SMALL_BATCH,
+        )
+        for name, value_bytes, rows in size.topics
+        for codec_name, codec in CODECS.items()
     ]
 
 

@@ -65,8 +65,10 @@ METHOD = """## How it was measured
   through `format("braid")` (the column Braid) and through Spark's own Kafka connector (column Kafka), each
   in a process of its own; a run that does not count comes first. Reads go over the network unless they say
   localLog, whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
-  hands one batch to Spark over and over: about the most that a source in Python can reach. Values read are
-  orders in JSON. Parquet by date is `braid lake archive` (all columns, synced, committed) against the
+  hands a few batches to Spark over and over: about the most that a source in Python can reach. Values
+  read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
+  says so 16 KB, the default of Kafka's producer. Parquet is written by Spark's own writer, except that
+  Parquet by date is `braid lake archive` (all columns, synced, committed) against the
   connector and Spark's writer, both zstd. Braid's sink is measured at least once, as the connector
   writes, and exactly once. CPU and memory are those of driver, JVM and Python workers together.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.

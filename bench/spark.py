@@ -83,7 +83,7 @@ def _run(chosen: list[SparkLoad], rounds: int, jars: list[Path], scratch: Path) 
     try:
         for load in {load.source: load for load in chosen if load.reads}.values():
             print(f"filling {load.source}", flush=True)
-            fill(broker.bootstrap, load.source, load.rows, load.value_bytes, load.codec)
+            fill(broker.bootstrap, load.source, load.rows, load.value_bytes, load.codec, load.batch_bytes)
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", flush=True)
             for side in SIDES if number % 2 == 0 else reversed(SIDES):

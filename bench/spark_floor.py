@@ -1,7 +1,8 @@
 """What is left of a Spark read when nothing is read: the floor under every source that is written in Python.
 
 The same plan, the same tasks and the same rows as `format("braid")`, but each task reads only its first Arrow
-batch and hands it to Spark over and over. What that takes is Spark's own: a socket, Arrow, rows, the query.
+batches and hands them to Spark over and over; a few of them, so that a value does not come again too soon.
+What that takes is Spark's own: a socket, Arrow, rows, the query.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import cycle, islice
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -20,6 +22,8 @@ from braidmq.spark.batch_reader import BatchReader
 from braidmq.spark.source import BraidSource
 from braidmq.spark.splits import Split, Task
 from braidmq.spark.task import read_split
+
+HELD = 4
 
 
 class FloorSource(BraidSource):
@@ -45,9 +49,13 @@ class FloorReader(BatchReader):
 
     def _repeated(self, split: Split) -> Iterator[pa.RecordBatch]:
         with closing(read_split(self.query, self.columns, split)) as batches:
-            first = next(batches)
-        for left in range(split.end - split.start, 0, -first.num_rows):
-            yield first.slice(0, left)
+            first = list(islice(batches, HELD))
+        left = split.end - split.start
+        for batch in cycle(first):
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+            if left <= 0:
+                return
 
 
 def register(spark: SparkSession) -> None:

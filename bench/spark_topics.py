@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import random
+import re
+
+import numpy as np
 
 from braidmq.client import Acks, Admin, Cluster
 from braidmq.client.batch_sender import BatchSender
 from braidmq.client.cluster import TopicPartition
 from braidmq.wire.compress import Codec
-from braidmq.wire.records import build_batch
+from braidmq.wire.records import BatchBuilder, seal_batch
 
 PARTITIONS = 8
-BATCH_BYTES = 250_000
 TIMESTAMP_MS = 1_700_000_000_000
 STATES = ("new", "paid", "packed", "shipped", "returned")
 WARES = ("anvil", "bobbin", "candle", "dowel", "easel", "funnel", "girder", "hinge")
 LINE_BYTES_MAX = 50
+APART_BYTES = 4_000_000
+"""How far apart in a partition orders are that differ in their number only: beyond what zstd looks back."""
+ORDER = b'{"order":'
+DIGITS = 9
+PLACES = 10 ** np.arange(DIGITS - 1, -1, -1)
 
 
 def order(chance: random.Random, size_bytes: int) -> bytes:
     """An order of exactly that size, as long as it has 100 bytes: a head, then as many lines as fit."""
-    head = f'{{"order":{chance.randrange(10**9):09},"customer":"c-{chance.randrange(10**6):06}","status":'
+    head = f'{ORDER.decode()}{0:0{DIGITS}},"customer":"c-{chance.randrange(10**6):06}","status":'
     head += f'"{chance.choice(STATES)}","total":{chance.randrange(10**6) / 100:.2f},"lines":['
     lines: list[str] = []
     while len(head) + sum(map(len, lines)) + LINE_BYTES_MAX + len(lines) + 2 <= size_bytes:
@@ -30,22 +37,42 @@ def order(chance: random.Random, size_bytes: int) -> bytes:
     return (head + ",".join(lines) + "]}").ljust(size_bytes).encode()
 
 
-def fill(bootstrap: str, topic: str, rows: int, value_bytes: int, codec: str) -> None:
-    """So many rows over all partitions; values are orders in JSON, the same in each batch."""
+class Orders:
+    """The orders of one batch, which can be had again under other numbers, so that no two values are alike.
+
+    A value that comes again is looked up in a dictionary by whoever writes Parquet, and hardly stored.
+    """
+
+    def __init__(self, chance: random.Random, count: int, value_bytes: int) -> None:
+        builder = BatchBuilder()
+        builder.extend((b"%d" % at, order(chance, value_bytes), (), TIMESTAMP_MS) for at in range(count))
+        self._plain = builder.finish()
+        self._count = count
+        self._digits_at = np.array([found.end() for found in re.finditer(ORDER, self._plain)])[:, np.newaxis]
+
+    def batch(self, first: int, codec: Codec) -> bytearray:
+        """These orders, numbered from `first` on."""
+        numbers = np.arange(first, first + self._count)[:, np.newaxis]
+        plain = bytearray(self._plain)
+        view = np.frombuffer(plain, np.uint8)
+        view[self._digits_at + np.arange(DIGITS)] = numbers // PLACES % 10 + ord("0")
+        return seal_batch(plain, self._count, TIMESTAMP_MS, TIMESTAMP_MS, codec=codec)
+
+
+def fill(bootstrap: str, topic: str, rows: int, value_bytes: int, codec: str, batch_bytes: int) -> None:
+    """So many rows over all partitions; values are orders in JSON."""
     with Admin(bootstrap) as admin:
         admin.create_topic(topic, PARTITIONS, configs={"flush": "async", "retention.ms": "-1"})
     chance = random.Random(7)
-    each = max(1, min(BATCH_BYTES // value_bytes, rows // PARTITIONS))
-    values = [order(chance, value_bytes) for _ in range(each)]
-    new = [(b"%d" % number, value, (), TIMESTAMP_MS) for number, value in enumerate(values)]
-    packed = Codec[codec.upper()]
-    whole = build_batch(new, packed)
+    each = max(1, min(batch_bytes // value_bytes, rows // PARTITIONS))
+    kinds = [Orders(chance, each, value_bytes) for _ in range(APART_BYTES // batch_bytes)]
     with Cluster(bootstrap) as cluster:
         sender = BatchSender(cluster, acks=Acks.LEADER)
-        left, turn = rows, 0
-        while left > 0:
-            batch = whole if left >= each else build_batch(new[:left], packed)
-            sender.send(TopicPartition(topic, turn % PARTITIONS), bytearray(batch))
-            left -= each
-            turn += 1
+        for turn, first in enumerate(range(0, rows, each)):
+            left = rows - first
+            orders = (
+                kinds[turn // PARTITIONS % len(kinds)] if left >= each else Orders(chance, left, value_bytes)
+            )
+            at = TopicPartition(topic, turn % PARTITIONS)
+            sender.send(at, orders.batch(first, Codec[codec.upper()]))
         sender.flush()
