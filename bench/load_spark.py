@@ -56,8 +56,8 @@ class SparkLoad:
     batch_bytes: int = LARGE_BATCH
     schema: str = ""
     """The columns that are asked for at the source; empty: all of them."""
-    repeats: int = 4
-    """How often in a job; the first warms up and does not count, unless it is the only one."""
+    repeats: int = 3
+    """How many runs count; if more than one, others come first that do not."""
 
     @property
     def source(self) -> str:
@@ -274,7 +274,7 @@ def _growth(size: SparkSize) -> list[SparkLoad]:
             "none",
             ROWS_SHOWN,
             braid=NETWORK,
-            repeats=1 if rows >= 10_000_000 else 4,
+            repeats=1 if rows >= 10_000_000 else 3,
         )
         for rows in size.growth_rows
     ]

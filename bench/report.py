@@ -63,8 +63,9 @@ METHOD = """## How it was measured
   settled. A member that is refused or forgotten would fail the load.
 - Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
   through `format("braid")` (the column Braid) and through Spark's own Kafka connector (column Kafka), each
-  in a process of its own; a run that does not count comes first. Reads go over the network unless they say
-  localLog, whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
+  in a process of its own; five runs that do not count come first, so that the JVM has compiled what is
+  measured, or one where it has met the like before. Reads go over the network unless they say localLog,
+  whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
   hands a few batches to Spark over and over: about the most that a source in Python can reach. Values
   read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
   says so 16 KB, the default of Kafka's producer. Parquet is written by Spark's own writer, except that

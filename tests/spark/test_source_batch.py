@@ -84,6 +84,8 @@ def test_a_schema_prunes_columns(
         reader.schema("amount int").load().collect()
     with told("column value of a topic is binary, not string; cast it"):
         reader.schema("value string").load().collect()
+    with told("column value of a topic is nullable; leave out NOT NULL"):
+        reader.schema("value binary NOT NULL").load().collect()
 
 
 def test_offsets_and_times_bound_a_batch(

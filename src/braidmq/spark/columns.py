@@ -61,6 +61,9 @@ def wanted(schema: StructType) -> tuple[str, ...]:
                 f"column {each.name} of a topic is {SPARK_TYPES[each.name]},"
                 f" not {each.dataType.simpleString()}; cast it in a select"
             )
+        if not each.nullable:
+            # Spark compares what comes with what was asked for to the letter, in every task.
+            raise OptionError(f"column {each.name} of a topic is nullable; leave out NOT NULL")
     return tuple(schema.fieldNames())
 
 
