@@ -49,6 +49,8 @@ ZSTD_WINDOW_BYTES_MAX = 8 * 1024 * 1024
 ZSTD_HEADER_BYTES_MAX = 18
 ZSTD_BLOCK_HEADER_BYTES = 3
 ZSTD_RUN = 1
+ZSTD_BLOCKS_MAX = 1024
+"""Further than that a frame is not walked through; 128 MB have as many in full blocks."""
 # Any bytes that no real output ends with by chance.
 END_MARK = bytes.fromhex("d1b54a32d192ed03aef17502108ef2d9")
 
@@ -180,7 +182,9 @@ def _zstd_header(payload: Buffer) -> tuple[int, int]:
 def _zstd_is_one_frame(payload: Buffer) -> bool:
     """Whether the payload ends with the last block of its first frame (RFC 8878, 3.1.1.2)."""
     at = _zstd_header(payload)[1]
-    while at + ZSTD_BLOCK_HEADER_BYTES <= len(payload):
+    for _ in range(ZSTD_BLOCKS_MAX):
+        if at + ZSTD_BLOCK_HEADER_BYTES > len(payload):
+            break
         block = int.from_bytes(payload[at : at + ZSTD_BLOCK_HEADER_BYTES], "little")
         is_run = block >> 1 & 3 == ZSTD_RUN
         at += ZSTD_BLOCK_HEADER_BYTES + (1 if is_run else block >> 3)

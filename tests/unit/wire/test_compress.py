@@ -221,6 +221,13 @@ def _zstd_rle_bomb(_: bytes) -> bytes:
     return b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x88" + block * 511 + last
 
 
+def _zstd_of_empty_blocks(plain: bytes) -> bytes:
+    """A frame without its size that begins with a hundred thousand blocks of nothing."""
+    frame = _zstd_without_size(plain)
+    blocks_at = 6
+    return frame[:blocks_at] + bytes(3) * 100_000 + frame[blocks_at:]
+
+
 def _gzip_that_claims_little(zeros: bytes) -> bytes:
     return gzip.compress(zeros)[:-4] + (100).to_bytes(4, "little")
 
@@ -247,6 +254,11 @@ def _opened_elsewhere(codec: Codec, payload: bytes, bytes_max: int) -> tuple[lis
     )  # fmt: skip
     *outcomes, grown_kib = done.stdout.split()
     return outcomes, int(grown_kib)
+
+
+def test_a_frame_of_empty_blocks_opens() -> None:
+    """W5: it is not walked through block by block in Python, and says the same."""
+    assert bytes(inflate(Codec.ZSTD, _zstd_of_empty_blocks(TEXT), MIB)) == TEXT
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux only")
