@@ -57,7 +57,14 @@ class Records:
             first = reached
             if first == last or len(self.out) >= bytes_max:
                 return first
-            self.out += bytes(min(len(self.out) * GROWTH, bytes_max) - len(self.out))
+            self._grow(last - first, bytes_max)
+
+    def _grow(self, rows_left: int, bytes_max: int) -> None:
+        """Room for the rows that are left, if they are like those before."""
+        expected = self.at + rows_left * (self.at // max(1, self.count) + 1)
+        room = bytearray(min(max(len(self.out) * GROWTH, expected), bytes_max))
+        room[: self.at] = memoryview(self.out)[: self.at]
+        self.out = room
 
     def close(self) -> bytearray:
         """Cut to what is written; nothing may be added any more."""
