@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from braidmq.spark.columns import ARROW_TYPES, HEADER_TYPE, arrow_schema
 from braidmq.wire import kernel, properties
-from braidmq.wire.compress import inflate
+from braidmq.wire.compress import Buffer, Codec, inflate
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import HEADER_BYTES, INFLATED_BYTES_MAX, BatchHeader
+from braidmq.wire.records import HEADER_BYTES, INFLATED_BYTES_MAX, BatchHeader, parse_header
 
 ROWS_MAX = 8192
 CONTENT_BYTES = 2 * 1024 * 1024
@@ -24,6 +24,8 @@ CONTENT_BYTES = 2 * 1024 * 1024
 SMALL_BYTES = 64 * 1024
 """Room for keys, header names and the like to begin with."""
 SMALL_ROWS = 1024
+HEADER_WANTING = frozenset(("headers", "tag", "messageId"))
+"""Columns for which the records of a batch are gone through once more."""
 HEADER_COLUMNS = {"tag": properties.TAG.encode(), "messageId": properties.MESSAGE_ID.encode()}
 
 
@@ -40,19 +42,52 @@ class ArrowDecoder:
             "partition": _constant("partition", partition),
         }
         self._append_time = False
+        self._one_by_one = not HEADER_WANTING.isdisjoint(columns)
         self._buffer = RowBuffer(columns)
 
-    def feed(self, header: BatchHeader, view: memoryview) -> Iterator[pa.RecordBatch]:
-        """What is full after the records of this batch were added; ApiError where they cannot be read."""
-        if header.timestamp_type_append != self._append_time:
-            yield from self.flush()
-            self._append_time = header.timestamp_type_append
-        window = open_window(header, view, self._first, self._end)
+    def feed(self, batches: memoryview) -> Iterator[pa.RecordBatch]:
+        """What is full after the records of these batches were added; ApiError where they cannot be read.
+
+        They are whole, their CRCs right, and none is a control batch.
+        """
+        at = 0
+        while at < len(batches):
+            header = parse_header(batches, at)
+            if header.timestamp_type_append != self._append_time:
+                yield from self.flush()
+                self._append_time = header.timestamp_type_append
+            at += header.size
+            window = self._open(header, batches, at)
+            yield from self._take(window)
+            if header.codec == Codec.NONE:
+                # The kernel may have gone on with those behind.
+                at = window.size
+
+    def _open(self, header: BatchHeader, batches: memoryview, end: int) -> kernel.Window:
+        """The records of the batch that ends at `end`, decompressed, ready for the kernel."""
+        if header.codec == Codec.NONE:
+            payload: Buffer = batches
+            begin, size, stop = end - header.size + HEADER_BYTES, end, len(batches)
+            if self._one_by_one:
+                stop = end
+        else:
+            packed = batches[end - header.size + HEADER_BYTES : end]
+            payload = inflate(header.codec, packed, INFLATED_BYTES_MAX)
+            begin, size, stop = 0, len(payload), len(payload)
+        fixed = header.timestamp_type_append
+        timestamp = header.max_timestamp if fixed else header.base_timestamp
+        return kernel.Window(
+            payload, header.record_count, header.base_offset, timestamp, fixed,
+            self._first, self._end, begin, size, stop,
+        )  # fmt: skip
+
+    def _take(self, window: kernel.Window) -> Iterator[pa.RecordBatch]:
+        """Moves all of a window into buffers; those that became full."""
         while True:
             try:
                 self._buffer.take(window)
             except ValueError as error:
-                raise ApiError(ErrorCode.INVALID_RECORD, f"batch at {header.base_offset}: {error}") from None
+                raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
             if not window.left:
                 return
             if self._buffer.count:
@@ -78,14 +113,6 @@ class ArrowDecoder:
 def _constant(column: str, value: str | int) -> pa.Array:
     """As many rows of one value as an Arrow batch may have, to be sliced."""
     return pa.repeat(pa.scalar(value, ARROW_TYPES[column]), ROWS_MAX)
-
-
-def open_window(header: BatchHeader, view: memoryview, first: int, end: int) -> kernel.Window:
-    """The records of a batch, decompressed, ready for the kernel."""
-    payload = inflate(header.codec, view[HEADER_BYTES : header.size], INFLATED_BYTES_MAX)
-    fixed = header.timestamp_type_append
-    timestamp = header.max_timestamp if fixed else header.base_timestamp
-    return kernel.Window(payload, header.record_count, header.base_offset, timestamp, fixed, first, end)
 
 
 class RowBuffer:
@@ -114,7 +141,7 @@ class RowBuffer:
         return self._rows.count
 
     def take(self, window: kernel.Window) -> None:
-        """Decodes records of `window` until it has none left or this is full."""
+        """Decodes records of `window` until it has none left or this is full; of one batch, for headers."""
         at, row = window.at, self._rows.count
         kernel.decode_columns(window, self._rows)
         taken_bytes = window.at - at

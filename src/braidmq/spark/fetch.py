@@ -16,6 +16,8 @@ from braidmq.client.connection import Connection, FrameRoom
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import Isolation
+from braidmq.wire import kernel
+from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.fetch import (
     AbortedTransaction,
@@ -25,7 +27,7 @@ from braidmq.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from braidmq.wire.records import HEADER_BYTES, BatchHeader, fault, parse_header, records
+from braidmq.wire.records import CONTROL, BatchHeader, fault, parse_header, records
 
 # From version 13 on topics are named by id; names spare a lookup.
 FETCH_VERSION_MAX = 12
@@ -33,6 +35,8 @@ FETCH_BYTES = 4 * 1024 * 1024
 FETCH_BYTES_MIN = 64 * 1024
 RECORD_BYTES = 1024
 """What a record is taken for until some have been seen."""
+CHECKED_BYTES = 256 * 1024
+"""So many are checked before they are decoded: what is small enough to be in the cache when that is done."""
 WAIT_MS = 500
 NO_SESSION_EPOCH = -1
 ABORT_MARKER = b"\x00\x00\x00\x00"
@@ -68,39 +72,50 @@ class RangeFetch:
         self._record_bytes = RECORD_BYTES
         self.position = start
 
-    def batches(self) -> Iterator[StoredBatch]:
-        """Every batch with records of the range that the isolation lets through, its CRC checked.
+    def batches(self) -> Iterator[memoryview]:
+        """All batches with records of the range that the isolation lets through, their CRCs checked.
 
-        A batch is valid until the next one is asked for.
+        Some at a time, one behind the other; they are valid until the next ones are asked for.
 
         RecordsLost when the broker no longer has `position`; ClientError or ApiError when the partition
         cannot be read within the cluster's timeout.
         """
         while self.position < self._end:
             answer = self._next_answer()
-            whole = list(whole_batches(memoryview(answer.records or b""), self.position))
-            if not whole:
+            view = memoryview(answer.records or b"")
+            first, end, last = kernel.find_batches(view, self.position) if view else (-1, 0, -1)
+            if first < 0:
                 raise ClientError(
                     f"{self._at} ends at {answer.high_watermark}, and was to be read up to {self._end};"
                     " records that were there are gone: has the topic been deleted and made again?"
                 )
-            aborted = answer.aborted_transactions or []
-            self.position = whole[-1].header.next_offset
+            newest = parse_header(view, last)
+            self.position = newest.next_offset
             if self.position < self._end:
-                self._record_bytes = 1 + whole[-1].header.size // max(1, whole[-1].header.record_count)
+                self._record_bytes = 1 + newest.size // max(1, newest.record_count)
                 self._ask()
-            wanted = [batch for batch in whole if batch.header.base_offset < self._end]
-            for batch in self._visible(wanted, aborted):
-                if trouble := fault(batch.view, 0, len(batch.view)):
-                    offset = batch.header.base_offset
-                    raise ClientError(f"{self._at}: damaged batch at offset {offset}: {trouble}")
-                yield batch
+            if answer.aborted_transactions and self._isolation is Isolation.READ_COMMITTED:
+                for batch in committed(split_batches(view[first:end]), answer.aborted_transactions):
+                    yield from self._checked(batch.view)
+            else:
+                yield from self._checked(view[first:end])
 
-    def _visible(self, whole: list[StoredBatch], aborted: list[AbortedTransaction]) -> Iterator[StoredBatch]:
-        if self._isolation is Isolation.READ_COMMITTED:
-            yield from committed(whole, aborted)
-        else:
-            yield from (batch for batch in whole if not batch.header.is_control)
+    def _checked(self, view: memoryview) -> Iterator[memoryview]:
+        """What there is in the range, without markers, as much at a time as its CRCs were checked of."""
+        at = 0
+        while at < len(view):
+            end, _ = kernel.check_batches(view, at, self._end, CONTROL, CHECKED_BYTES, crc32c)
+            if end > at:
+                yield view[at:end]
+                at = end
+                continue
+            header = parse_header(view, at)
+            if header.base_offset >= self._end:
+                return
+            if not header.is_control:
+                trouble = fault(view, at, len(view))
+                raise ClientError(f"{self._at}: damaged batch at offset {header.base_offset}: {trouble}")
+            at += header.size
 
     def _next_answer(self) -> PartitionData:
         """The answer to the request under way, or to a new one where that failed or brought nothing."""
@@ -169,16 +184,15 @@ class RangeFetch:
         self._cluster.forget(self._at.topic)
 
 
-def whole_batches(view: memoryview, position: int) -> Iterator[StoredBatch]:
-    """The batches in an answer that reach `position`; the last one may be cut, and is then left out."""
-    at, end = 0, len(view)
-    while end - at >= HEADER_BYTES:
+def split_batches(view: memoryview) -> list[StoredBatch]:
+    """Batches that are known to be whole, one by one."""
+    found: list[StoredBatch] = []
+    at = 0
+    while at < len(view):
         header = parse_header(view, at)
-        if header.size < HEADER_BYTES or header.size > end - at:
-            return
-        if header.next_offset > position:
-            yield StoredBatch(header, view[at : at + header.size])
+        found.append(StoredBatch(header, view[at : at + header.size]))
         at += header.size
+    return found
 
 
 def committed(batches: list[StoredBatch], aborted: list[AbortedTransaction]) -> Iterator[StoredBatch]:

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.errors import ClientError
-from braidmq.spark.fetch import StoredBatch
+from braidmq.spark.fetch import CHECKED_BYTES
 from braidmq.spark.log_dirs import describe
 from braidmq.spark.options import Isolation
 from braidmq.wire import kernel
+from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError
-from braidmq.wire.records import HEADER_BYTES, fault, parse_header
+from braidmq.wire.records import CONTROL, TRANSACTIONAL, check_stored
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SUFFIX = ".log"
@@ -90,8 +91,8 @@ class LocalRange:
         self._isolation = isolation
         self.position = start
 
-    def batches(self) -> Iterator[StoredBatch]:
-        """Batches in order until `end` or until something only the broker can answer."""
+    def batches(self) -> Iterator[memoryview]:
+        """Batches in order, some at a time, until `end` or until something only the broker can answer."""
         while self.position < self._end:
             before = self.position
             base = self._segment()
@@ -123,15 +124,19 @@ class LocalRange:
         mapped.madvise(mmap.MADV_SEQUENTIAL)
         return memoryview(mapped)
 
-    def _segment_batches(self, view: memoryview) -> Iterator[StoredBatch]:
+    def _segment_batches(self, view: memoryview) -> Iterator[memoryview]:
+        mask = CONTROL | TRANSACTIONAL if self._isolation is Isolation.READ_COMMITTED else CONTROL
         at = kernel.skip_batches(view, 0, self.position)
-        while self.position < self._end and len(view) - at >= HEADER_BYTES:
-            if fault(view, at, len(view)):
+        while self.position < self._end:
+            end, following = kernel.check_batches(view, at, self._end, mask, CHECKED_BYTES, crc32c)
+            if end > at:
+                yield view[at:end]
+                at, self.position = end, following
+                continue
+            header = check_stored(view, at, len(view))
+            if header is not None and header.base_offset >= self._end:
+                # Compaction has taken what was left of the range.
+                self.position = self._end
+            if header is None or header.attributes & mask != CONTROL:
                 return
-            header = parse_header(view, at)
-            if header.is_transactional and self._isolation is Isolation.READ_COMMITTED:
-                return
-            if not header.is_control:
-                yield StoredBatch(header, view[at : at + header.size])
-            self.position = header.next_offset
-            at += header.size
+            at, self.position = at + header.size, header.next_offset

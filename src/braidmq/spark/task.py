@@ -13,7 +13,7 @@ import pyarrow as pa
 from braidmq.client.cluster import Cluster
 from braidmq.spark import positions
 from braidmq.spark.arrow import ArrowDecoder
-from braidmq.spark.fetch import FETCH_BYTES, RangeFetch, StoredBatch
+from braidmq.spark.fetch import FETCH_BYTES, RangeFetch
 from braidmq.spark.forked import settle_in
 from braidmq.spark.local_log import LocalRange, machine
 from braidmq.spark.loss import RecordsLost, report_loss
@@ -38,13 +38,13 @@ def read_task(query: Query, columns: tuple[str, ...], task: Task) -> Iterator[pa
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
     """The records of a split, some thousands at a time."""
     decoder = ArrowDecoder(columns, split.topic, split.partition, split.start, split.end)
-    for batch in stored_batches(query, split):
-        yield from decoder.feed(batch.header, batch.view)
+    for batches in stored_batches(query, split):
+        yield from decoder.feed(batches)
     yield from decoder.flush()
 
 
-def stored_batches(query: Query, split: Split) -> Iterator[StoredBatch]:
-    """The batches of a split, from this machine's disk as far as that goes, then from the broker."""
+def stored_batches(query: Query, split: Split) -> Iterator[memoryview]:
+    """The batches of a split, some at a time: from this machine's disk as far as it goes, then the broker."""
     position = split.start
     if split.directory is not None and split.machine == machine():
         local = LocalRange(split.directory, split.start, split.end, query.isolation)
@@ -57,7 +57,7 @@ def stored_batches(query: Query, split: Split) -> Iterator[StoredBatch]:
             yield from _fetched(cluster, query, split, position)
 
 
-def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Iterator[StoredBatch]:
+def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Iterator[memoryview]:
     while position < split.end:
         fetch = RangeFetch(cluster, split.at, position, split.end, query.isolation, fetch_bytes(query))
         try:

@@ -5,7 +5,8 @@ from libc.string cimport memcpy
 
 ctypedef (Py_ssize_t, long long, long long, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t) span_t
 
-cdef int RECORD_BYTES_MIN, BATCH_HEADER_BYTES, INT32_SHIFT_MAX, INT64_SHIFT_MAX
+cdef int RECORD_BYTES_MIN, BATCH_HEADER_BYTES, BATCH_MAGIC, CODEC_BITS, CODEC_MAX, APPEND_TIME_BIT
+cdef int INT32_SHIFT_MAX, INT64_SHIFT_MAX
 cdef long long INT64_MAX, INT64_MIN
 cdef span_t BAD_SPAN
 
@@ -37,24 +38,38 @@ cdef class Window:
     cdef const unsigned char[::1] payload
     cdef long long base_offset, timestamp, first, end
     cdef bint fixed_timestamp
+    cdef Py_ssize_t begin, stop
     cdef readonly Py_ssize_t at, left, size
 
-@cython.locals(view="const unsigned char*", keys=BytesColumn, values=BytesColumn, end=Py_ssize_t, row=Py_ssize_t,
+@cython.locals(view="const unsigned char*", keys=BytesColumn, values=BytesColumn, row=Py_ssize_t, at=Py_ssize_t,
                span=span_t, delta=cython.longlong, offset=cython.longlong)
 cpdef decode_columns(Window window, Rows rows)
 
-@cython.locals(start="const unsigned char*", end=Py_ssize_t, size=cython.longlong,
-               base_offset=cython.longlong)
+@cython.locals(at=Py_ssize_t, size=cython.longlong, fixed=cython.bint)
+cdef bint _enter_next(Window window, const unsigned char* view) noexcept
+
+@cython.locals(start="const unsigned char*", end=Py_ssize_t, begin=Py_ssize_t, size=cython.longlong,
+               offset=cython.longlong, next_offset=cython.longlong, count=cython.longlong,
+               last_delta=cython.longlong, attributes=cython.int)
+cpdef tuple check_batches(
+    object view, Py_ssize_t at, long long until, int mask, Py_ssize_t bytes_max, object checksum
+)
+
+@cython.locals(start="const unsigned char*", end=Py_ssize_t, at=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
+               size=cython.longlong)
+cpdef tuple find_batches(const unsigned char[::1] view, long long offset)
+
+@cython.locals(start="const unsigned char*", end=Py_ssize_t, size=cython.longlong)
 cpdef Py_ssize_t skip_batches(const unsigned char[::1] view, Py_ssize_t at, long long offset) except -1
 
-@cython.locals(view="const unsigned char*", end=Py_ssize_t, span=span_t, header_at=Py_ssize_t,
+@cython.locals(view="const unsigned char*", span=span_t, header_at=Py_ssize_t,
                name_bytes=cython.longlong, name_at=Py_ssize_t, content_bytes=cython.longlong, content_at=Py_ssize_t)
 cpdef bint decode_headers(
     Window window, Py_ssize_t at, Py_ssize_t row, int[::1] ends, unsigned char[::1] valid, BytesColumn names,
     BytesColumn contents
 ) except *
 
-@cython.locals(view="const unsigned char*", wanted="const unsigned char*", end=Py_ssize_t, size=Py_ssize_t,
+@cython.locals(view="const unsigned char*", wanted="const unsigned char*", size=Py_ssize_t,
                span=span_t, header_at=Py_ssize_t, name_bytes=cython.longlong, name_at=Py_ssize_t,
                content_bytes=cython.longlong, content_at=Py_ssize_t, found_at=Py_ssize_t, found_bytes=cython.longlong)
 cpdef bint decode_header(Window window, Py_ssize_t at, Py_ssize_t row, bytes name, BytesColumn column) except *
@@ -92,6 +107,8 @@ cdef const unsigned char* _start(const unsigned char[::1] view) noexcept
 
 @cython.locals(raw=cython.longlong)
 cdef long long _int32(const unsigned char* view, Py_ssize_t at) noexcept
+
+cdef long long _int64(const unsigned char* view, Py_ssize_t at) noexcept
 
 cdef bint _fits(BytesColumn column, long long length) noexcept
 

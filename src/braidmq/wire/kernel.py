@@ -16,7 +16,7 @@ here into errors: this file knows no error codes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 try:
     import cython
@@ -26,6 +26,7 @@ except ImportError:  # needed to compile, not to run
     globals()["cython"] = SimpleNamespace(compiled=False)
 
 Buffer = bytes | bytearray | memoryview
+Checksum = Callable[[memoryview], int]
 Headers = Sequence[tuple[str, bytes | None]]
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 # Where the next record is, timestamp delta, offset delta, then where and how long or how many: key, value,
@@ -37,6 +38,10 @@ COMPILED: bool = not __file__.endswith(".py")
 # Attributes, two deltas, two lengths and a count, one byte each, behind the length itself.
 RECORD_BYTES_MIN = 6
 BATCH_HEADER_BYTES = 61
+BATCH_MAGIC = 2
+CODEC_BITS = 7
+CODEC_MAX = 4
+APPEND_TIME_BIT = 8
 INT32_SHIFT_MAX = 28
 INT64_SHIFT_MAX = 63
 INT64_MAX = 9223372036854775807
@@ -130,39 +135,50 @@ class Rows:
 
 
 class Window:
-    """The records of one opened batch, and which of them are wanted: offsets `first` to `end` (excluded)."""
+    """The records of one opened batch, and which of them are wanted: offsets `first` to `end` (excluded).
+
+    They lie in `payload` from `at` to `size`. Batches that follow there, up to `stop`, are gone on with as
+    long as they need no opening and have the same kind of timestamp; whoever gives a `stop` has checked them.
+    """
 
     def __init__(
         self, payload: Buffer, count: int, base_offset: int, timestamp: int, fixed_timestamp: bool,
-        first: int, end: int,
+        first: int, end: int, at: int, size: int, stop: int,
     ) -> None:  # fmt: skip
         self.payload = payload
-        self.size = len(payload)
         self.base_offset = base_offset
         self.timestamp = timestamp
         self.fixed_timestamp = fixed_timestamp
         self.first = first
         self.end = end
-        self.at = 0
+        self.begin = at
+        self.at = at
+        self.size = size
+        self.stop = stop
         self.left = count
 
 
 def decode_columns(window: Window, rows: Rows) -> None:
     """Decodes records of `window` into `rows` until the first is used up or the second full.
 
-    `window.left` is then zero, or how many records are still to come; `rows.headers` counts the headers of
-    the rows written by this call. ValueError when a record is malformed.
+    `window.left` is then zero, or how many records of its batch are still to come; `window.size` is where
+    that batch ends. `rows.headers` counts the headers of the rows written by this call. ValueError when a
+    record is malformed.
     """
     view = _start(window.payload)
-    end = len(window.payload)
     keys, values = rows.keys, rows.values
     row = rows.count
     rows.headers = 0
-    while window.left > 0 and row < rows.rows_max:
-        span = _scan(view, window.at, end)
+    while row < rows.rows_max:
+        if window.left <= 0:
+            if not _enter_next(window, view):
+                break
+            continue
+        span = _scan(view, window.at, window.size)
         delta = 0 if window.fixed_timestamp else span[1]
         if span[0] < 0 or _overflows(window.base_offset, span[2]) or _overflows(window.timestamp, delta):
-            raise ValueError(f"the record at byte {window.at} is malformed")
+            at = window.at - window.begin
+            raise ValueError(f"batch at {window.base_offset}: the record at byte {at} is malformed")
         offset = window.base_offset + span[2]
         if window.first <= offset < window.end:
             if not (_fits(keys, span[4]) and _fits(values, span[6])):
@@ -180,6 +196,75 @@ def decode_columns(window: Window, rows: Rows) -> None:
     rows.count = row
 
 
+def _enter_next(window: Window, view: Buffer) -> bool:
+    """Moves `window` to the batch that follows; whether there is one of its kind."""
+    at = window.size
+    if window.stop - at < BATCH_HEADER_BYTES:
+        return False
+    size = _int32(view, at + 8) + 12
+    fixed = view[at + 22] & APPEND_TIME_BIT != 0
+    if size < BATCH_HEADER_BYTES or size > window.stop - at:
+        return False
+    if view[at + 22] & CODEC_BITS or fixed != window.fixed_timestamp:
+        return False
+    window.base_offset = _int64(view, at)
+    window.timestamp = _int64(view, at + 35 if fixed else at + 27)
+    window.left = _int32(view, at + 57)
+    window.begin = window.at = at + BATCH_HEADER_BYTES
+    window.size = at + size
+    return True
+
+
+def check_batches(
+    view: memoryview, at: int, until: int, mask: int, bytes_max: int, checksum: Checksum
+) -> tuple[int, int]:
+    """How far batches from `at` on are whole, sound, begin before offset `until` and have no bit of `mask`.
+
+    Where the last of them ends, `at` itself if there is none, and the offset that follows it. Some batches
+    at a time, no more than `bytes_max` unless one alone is larger: the caller finds them in the cache.
+    """
+    start = _start(view)
+    end = len(view)
+    begin = at
+    next_offset = -1
+    while end - at >= BATCH_HEADER_BYTES:
+        size = _int32(start, at + 8) + 12
+        offset = _int64(start, at)
+        count, last_delta = _int32(start, at + 57), _int32(start, at + 23)
+        attributes = start[at + 21] << 8 | start[at + 22]
+        if size < BATCH_HEADER_BYTES or size > end - at or start[at + 16] != BATCH_MAGIC:
+            break
+        if at > begin and at - begin + size > bytes_max:
+            break
+        if offset < 0 or offset >= until or count < 0 or count > last_delta + 1:
+            break
+        if attributes & mask or attributes & CODEC_BITS > CODEC_MAX or _overflows(offset, last_delta + 1):
+            break
+        if checksum(view[at + 21 : at + size]) != _int32(start, at + 17) & 0xFFFFFFFF:
+            break
+        at += size
+        next_offset = offset + last_delta + 1
+    return at, next_offset
+
+
+def find_batches(view: Buffer, offset: int) -> tuple[int, int, int]:
+    """Of the whole batches in `view`: where the first that reaches `offset` begins, where the last one ends,
+    and where that begins. The first and the third are -1 when none reaches it."""
+    start = _start(view)
+    end = len(view)
+    at, first, last = 0, -1, -1
+    while end - at >= BATCH_HEADER_BYTES:
+        size = _int32(start, at + 8) + 12
+        if size < BATCH_HEADER_BYTES or size > end - at:
+            break
+        if first < 0 and _int64(start, at) + _int32(start, at + 23) >= offset:
+            first = at
+        if first >= 0:
+            last = at
+        at += size
+    return first, at, last
+
+
 def skip_batches(view: Buffer, at: int, offset: int) -> int:
     """Where the first batch that reaches `offset` begins, from the batch at `at` on; or where sense ends.
 
@@ -191,8 +276,7 @@ def skip_batches(view: Buffer, at: int, offset: int) -> int:
         size = _int32(start, at + 8) + 12
         if size < BATCH_HEADER_BYTES or size > end - at:
             return at
-        base_offset = (_int32(start, at) << 32) + (_int32(start, at + 4) & 0xFFFFFFFF)
-        if base_offset + _int32(start, at + 23) >= offset:
+        if _int64(start, at) + _int32(start, at + 23) >= offset:
             return at
         at += size
     return at
@@ -212,9 +296,8 @@ def decode_headers(
     `ends` and `valid` are the list column around `names` and `contents`; a record without headers is null.
     """
     view = _start(window.payload)
-    end = len(window.payload)
     while at < window.at:
-        span = _scan(view, at, end)
+        span = _scan(view, at, window.size)
         if window.first <= window.base_offset + span[2] < window.end:
             header_at = span[7]
             for _ in range(span[8]):
@@ -238,11 +321,10 @@ def decode_headers(
 def decode_header(window: Window, at: int, row: int, name: bytes, column: BytesColumn) -> bool:
     """The first header called `name` of each record from byte `at` to `window.at`; whether all had room."""
     view = _start(window.payload)
-    end = len(window.payload)
     wanted = _start(name)
     size = len(name)
     while at < window.at:
-        span = _scan(view, at, end)
+        span = _scan(view, at, window.size)
         if window.first <= window.base_offset + span[2] < window.end:
             header_at = span[7]
             found_at, found_bytes = 0, -1
@@ -414,6 +496,10 @@ def _int32(view: Buffer, at: int) -> int:
     """The signed big-endian number at `at`."""
     raw = view[at] << 24 | view[at + 1] << 16 | view[at + 2] << 8 | view[at + 3]
     return raw - ((raw & 0x80000000) << 1)
+
+
+def _int64(view: Buffer, at: int) -> int:
+    return (_int32(view, at) << 32) + (_int32(view, at + 4) & 0xFFFFFFFF)
 
 
 def _fits(column: BytesColumn | None, length: int) -> bool:

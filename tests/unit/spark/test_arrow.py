@@ -14,7 +14,7 @@ from braidmq.spark import arrow  # noqa: E402
 from braidmq.spark.columns import ARROW_TYPES  # noqa: E402
 from braidmq.wire.compress import Codec  # noqa: E402
 from braidmq.wire.errors import ApiError  # noqa: E402
-from braidmq.wire.records import build_batch, parse_header, records, restamp_append_time  # noqa: E402
+from braidmq.wire.records import build_batch, parse_header, records, restamp_append_time, stamp  # noqa: E402
 
 EVERYTHING = tuple(ARROW_TYPES)
 optional_bytes = st.none() | st.binary(max_size=300)
@@ -32,13 +32,17 @@ rows = st.lists(
 
 
 def decode(
-    batches: list[bytes], columns: tuple[str, ...] = EVERYTHING, first: int = 0, end: int = 2**62
+    batches: list[bytes],
+    columns: tuple[str, ...] = EVERYTHING,
+    first: int = 0,
+    end: int = 2**62,
+    apart: bool = True,
 ) -> Any:
-    """The rows of an Arrow table as dictionaries."""
+    """The rows of an Arrow table as dictionaries, fed with one batch at a time or with all."""
     decoder = arrow.ArrowDecoder(columns, "orders", 7, first, end)
     found = []
-    for batch in batches:
-        found += list(decoder.feed(parse_header(batch), memoryview(batch)))
+    for some in batches if apart else [b"".join(batches)]:
+        found += list(decoder.feed(memoryview(some)))
     found += list(decoder.flush())
     for each in found:
         each.validate(full=True)
@@ -83,7 +87,11 @@ def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @settings(deadline=None, max_examples=150)
 @given(
-    st.lists(st.tuples(rows, st.sampled_from(Codec), st.booleans()), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(rows, st.sampled_from([Codec.NONE, Codec.NONE, *Codec]), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
     st.integers(0, 60),
     st.integers(0, 120),
 )
@@ -103,9 +111,13 @@ def test_columns_hold_what_records_hold(
         batches.append(bytes(batch))
         offset += len(content)
 
-    assert plain(decode(batches, EVERYTHING, first, first + length)) == expected(
-        batches, first, first + length
-    )
+    held = expected(batches, first, first + length)
+    assert plain(decode(batches, EVERYTHING, first, first + length)) == held
+    assert plain(decode(batches, EVERYTHING, first, first + length, apart=False)) == held
+    pruned = ("offset", "value", "timestampType", "key")
+    assert decode(batches, pruned, first, first + length, apart=False) == [
+        {name: row[name] for name in pruned} for row in held
+    ]
 
 
 def _text(name: str, content: bytes | None) -> bytes | None:
@@ -131,7 +143,7 @@ def test_batches_are_of_bounded_size_whatever_comes() -> None:
     large = bytes(build_batch([(b"k" * 900_000, b"v" * 3_000_000, [("h", b"w" * 100_000)], 0)] * 3))
     decoder = arrow.ArrowDecoder(EVERYTHING, "orders", 0, 0, 2**62)
 
-    found = [each for batch in (many, large) for each in decoder.feed(parse_header(batch), memoryview(batch))]
+    found = [each for batch in (many, large) for each in decoder.feed(memoryview(batch))]
     found += list(decoder.flush())
 
     assert sum(each.num_rows for each in found) == 20_003
@@ -144,5 +156,11 @@ def test_a_malformed_record_is_an_error_and_not_a_row() -> None:
     batch = bytearray(build_batch([(None, b"value", [], 0)]))
     batch[61] = 126
 
-    with pytest.raises(ApiError, match="batch at 0: the record at byte 0 is malformed"):
-        decode([bytes(batch)])
+    before = bytes(build_batch([(None, b"value", [], 0)] * 7))
+    for columns in (EVERYTHING, ("value",)):
+        with pytest.raises(ApiError, match="batch at 0: the record at byte 0 is malformed"):
+            decode([bytes(batch)], columns)
+        stamp(batch, 7, 0)
+        with pytest.raises(ApiError, match="batch at 7: the record at byte 0 is malformed"):
+            decode([before, bytes(batch)], columns, apart=False)
+        stamp(batch, 0, 0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import braidmq.wire
-from braidmq.wire.records import build_batch
+from braidmq.wire.checksum import crc32c
+from braidmq.wire.records import CONTROL, build_batch, check_stored, parse_header
 
 WIRE = Path(braidmq.wire.__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -244,7 +246,7 @@ class Columns:
         return self._kernel.BytesColumn(ends, content, memoryview(valid)), ends, content, valid
 
     def decode(self, payload: bytes, count: int, first: int, end: int) -> list[Any]:
-        window = self._kernel.Window(payload, count, 0, 0, False, first, end)
+        window = self._kernel.Window(payload, count, 0, 0, False, first, end, 0, len(payload), len(payload))
         while window.left:
             before, start = window.left, window.at
             keys, values, tags = (self.column(self.ROWS) for _ in range(3))
@@ -333,3 +335,41 @@ def test_batches_before_an_offset_are_skipped(compiled: ModuleType, sizes: list[
         # The last batch is cut: the walk ends in front of it.
         assert kernel.skip_batches(view[:-1], 0, offset) == min(expected, starts[-1][0])
         assert kernel.skip_batches(b"\xff" * 100, 0, 5) == 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    damage=st.none() | st.tuples(st.integers(0, 10**6), st.integers(1, 255)),
+    until=st.integers(0, 40),
+    bytes_max=st.integers(1, 1000),
+)
+def test_batches_are_checked_as_one_by_one(
+    compiled: ModuleType, sizes: list[int], damage: tuple[int, int] | None, until: int, bytes_max: int
+) -> None:
+    """W5 S1: a run ends before the first batch that is not whole, not sound, masked or past the range."""
+    log, starts = bytearray(), [0]
+    for number, size in enumerate(sizes):
+        is_control = number % 5 == 4
+        offset = sum(sizes[:number])
+        log += build_batch([(None, b"x", (), 0)] * size, base_offset=offset, control=is_control)
+        starts.append(len(log))
+    if damage is not None:
+        log[damage[0] % len(log)] ^= damage[1]
+    view = memoryview(bytes(log[:-1] if bytes_max % 7 == 0 else log))
+
+    at, following = 0, -1
+    while header := check_stored(view, at, len(view)):
+        if header.is_control or header.base_offset >= until or (at and at + header.size > bytes_max):
+            break
+        at, following = at + header.size, header.next_offset
+
+    for kernel in (PLAIN, compiled):
+        assert kernel.check_batches(view, 0, until, CONTROL, bytes_max, crc32c) == (at, following)
+        found = kernel.find_batches(view, until)
+        if damage is None:
+            whole = [start for start, end in pairwise(starts) if end <= len(view)]
+            reaching = [start for start in whole if parse_header(view, start).last_offset >= until]
+            ends = [end for end in starts if end <= len(view)]
+            assert found == (reaching[0] if reaching else -1, ends[-1], reaching[-1] if reaching else -1)
+        assert found == PLAIN.find_batches(view, until)
