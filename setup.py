@@ -11,7 +11,7 @@ import os
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNELS = ("braidmq.wire.kernel", "braidmq.wire.column_writer")
+KERNELS = ("braidmq.wire.kernel", "braidmq.wire.batch_walker", "braidmq.wire.column_writer")
 DIRECTIVES = {
     "language_level": "3",
     "annotation_typing": False,

@@ -16,7 +16,7 @@ from braidmq.client.connection import Connection, FrameRoom
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import Isolation
-from braidmq.wire import kernel
+from braidmq.wire.batch_walker import check_batches, find_batches
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.fetch import (
@@ -83,7 +83,7 @@ class RangeFetch:
         while self.position < self._end:
             answer = self._next_answer()
             view = memoryview(answer.records or b"")
-            first, end, last = kernel.find_batches(view, self.position) if view else (-1, 0, -1)
+            first, end, last = find_batches(view, self.position) if view else (-1, 0, -1)
             if first < 0:
                 raise ClientError(
                     f"{self._at} ends at {answer.high_watermark}, and was to be read up to {self._end};"
@@ -104,7 +104,7 @@ class RangeFetch:
         """What there is in the range, without markers, as much at a time as its CRCs were checked of."""
         at = 0
         while at < len(view):
-            end, _ = kernel.check_batches(view, at, self._end, CONTROL, CHECKED_BYTES, crc32c)
+            end, _ = check_batches(view, at, self._end, CONTROL, CHECKED_BYTES, crc32c)
             if end > at:
                 yield view[at:end]
                 at = end

@@ -25,7 +25,7 @@ from braidmq.client.errors import ClientError
 from braidmq.spark.fetch import CHECKED_BYTES
 from braidmq.spark.log_dirs import describe
 from braidmq.spark.options import Isolation
-from braidmq.wire import kernel
+from braidmq.wire.batch_walker import check_batches, skip_batches
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import CONTROL, TRANSACTIONAL, check_stored
@@ -126,9 +126,9 @@ class LocalRange:
 
     def _segment_batches(self, view: memoryview) -> Iterator[memoryview]:
         mask = CONTROL | TRANSACTIONAL if self._isolation is Isolation.READ_COMMITTED else CONTROL
-        at = kernel.skip_batches(view, 0, self.position)
+        at = skip_batches(view, 0, self.position)
         while self.position < self._end:
-            end, following = kernel.check_batches(view, at, self._end, mask, CHECKED_BYTES, crc32c)
+            end, following = check_batches(view, at, self._end, mask, CHECKED_BYTES, crc32c)
             if end > at:
                 yield view[at:end]
                 at, self.position = end, following

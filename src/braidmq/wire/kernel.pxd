@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 
 ctypedef (Py_ssize_t, long long, long long, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t) span_t
 
-cdef int RECORD_BYTES_MIN, BATCH_HEADER_BYTES, BATCH_MAGIC, CODEC_BITS, CODEC_MAX, APPEND_TIME_BIT
+cdef int RECORD_BYTES_MIN, BATCH_HEADER_BYTES, CODEC_BITS, APPEND_TIME_BIT
 cdef int INT32_SHIFT_MAX, INT64_SHIFT_MAX
 cdef long long INT64_MAX, INT64_MIN
 cdef span_t BAD_SPAN
@@ -47,20 +47,6 @@ cpdef decode_columns(Window window, Rows rows)
 
 @cython.locals(at=Py_ssize_t, size=cython.longlong, fixed=cython.bint)
 cdef bint _enter_next(Window window, const unsigned char* view) noexcept
-
-@cython.locals(start="const unsigned char*", end=Py_ssize_t, begin=Py_ssize_t, size=cython.longlong,
-               offset=cython.longlong, next_offset=cython.longlong, count=cython.longlong,
-               last_delta=cython.longlong, attributes=cython.int)
-cpdef tuple check_batches(
-    object view, Py_ssize_t at, long long until, int mask, Py_ssize_t bytes_max, object checksum
-)
-
-@cython.locals(start="const unsigned char*", end=Py_ssize_t, at=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
-               size=cython.longlong)
-cpdef tuple find_batches(const unsigned char[::1] view, long long offset)
-
-@cython.locals(start="const unsigned char*", end=Py_ssize_t, size=cython.longlong)
-cpdef Py_ssize_t skip_batches(const unsigned char[::1] view, Py_ssize_t at, long long offset) except -1
 
 @cython.locals(view="const unsigned char*", span=span_t, header_at=Py_ssize_t,
                name_bytes=cython.longlong, name_at=Py_ssize_t, content_bytes=cython.longlong, content_at=Py_ssize_t)

@@ -16,7 +16,7 @@ here into errors: this file knows no error codes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 try:
     import cython
@@ -26,7 +26,6 @@ except ImportError:  # needed to compile, not to run
     globals()["cython"] = SimpleNamespace(compiled=False)
 
 Buffer = bytes | bytearray | memoryview
-Checksum = Callable[[memoryview], int]
 Headers = Sequence[tuple[str, bytes | None]]
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 # Where the next record is, timestamp delta, offset delta, then where and how long or how many: key, value,
@@ -38,9 +37,7 @@ COMPILED: bool = not __file__.endswith(".py")
 # Attributes, two deltas, two lengths and a count, one byte each, behind the length itself.
 RECORD_BYTES_MIN = 6
 BATCH_HEADER_BYTES = 61
-BATCH_MAGIC = 2
 CODEC_BITS = 7
-CODEC_MAX = 4
 APPEND_TIME_BIT = 8
 INT32_SHIFT_MAX = 28
 INT64_SHIFT_MAX = 63
@@ -213,73 +210,6 @@ def _enter_next(window: Window, view: Buffer) -> bool:
     window.begin = window.at = at + BATCH_HEADER_BYTES
     window.size = at + size
     return True
-
-
-def check_batches(
-    view: memoryview, at: int, until: int, mask: int, bytes_max: int, checksum: Checksum
-) -> tuple[int, int]:
-    """How far batches from `at` on are whole, sound, begin before offset `until` and have no bit of `mask`.
-
-    Where the last of them ends, `at` itself if there is none, and the offset that follows it. Some batches
-    at a time, no more than `bytes_max` unless one alone is larger: the caller finds them in the cache.
-    """
-    start = _start(view)
-    end = len(view)
-    begin = at
-    next_offset = -1
-    while end - at >= BATCH_HEADER_BYTES:
-        size = _int32(start, at + 8) + 12
-        offset = _int64(start, at)
-        count, last_delta = _int32(start, at + 57), _int32(start, at + 23)
-        attributes = start[at + 21] << 8 | start[at + 22]
-        if size < BATCH_HEADER_BYTES or size > end - at or start[at + 16] != BATCH_MAGIC:
-            break
-        if at > begin and at - begin + size > bytes_max:
-            break
-        if offset < 0 or offset >= until or count < 0 or count > last_delta + 1:
-            break
-        if attributes & mask or attributes & CODEC_BITS > CODEC_MAX or _overflows(offset, last_delta + 1):
-            break
-        if checksum(view[at + 21 : at + size]) != _int32(start, at + 17) & 0xFFFFFFFF:
-            break
-        at += size
-        next_offset = offset + last_delta + 1
-    return at, next_offset
-
-
-def find_batches(view: Buffer, offset: int) -> tuple[int, int, int]:
-    """Of the whole batches in `view`: where the first that reaches `offset` begins, where the last one ends,
-    and where that begins. The first and the third are -1 when none reaches it."""
-    start = _start(view)
-    end = len(view)
-    at, first, last = 0, -1, -1
-    while end - at >= BATCH_HEADER_BYTES:
-        size = _int32(start, at + 8) + 12
-        if size < BATCH_HEADER_BYTES or size > end - at:
-            break
-        if first < 0 and _int64(start, at) + _int32(start, at + 23) >= offset:
-            first = at
-        if first >= 0:
-            last = at
-        at += size
-    return first, at, last
-
-
-def skip_batches(view: Buffer, at: int, offset: int) -> int:
-    """Where the first batch that reaches `offset` begins, from the batch at `at` on; or where sense ends.
-
-    Only base offset, length and last offset delta are looked at: whoever reads the batch checks it.
-    """
-    end = len(view)
-    start = _start(view)
-    while end - at >= BATCH_HEADER_BYTES:
-        size = _int32(start, at + 8) + 12
-        if size < BATCH_HEADER_BYTES or size > end - at:
-            return at
-        if _int64(start, at) + _int32(start, at + 23) >= offset:
-            return at
-        at += size
-    return at
 
 
 def decode_headers(

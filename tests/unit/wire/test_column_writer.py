@@ -57,10 +57,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     pytest.importorskip("Cython")
     if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
         pytest.skip("there is no C compiler here")
-    where = tmp_path_factory.mktemp("column_writer")
-    build(where)
-    (built,) = (where / "out").rglob("column_writer.*.so")
-    return load(built)
+    built = build(tmp_path_factory.mktemp("column_writer"))
+    return load(next(path for path in built if path.name.startswith("column_writer")))
 
 
 def bitmap(cells: Sequence[object], shift: int) -> bytes:

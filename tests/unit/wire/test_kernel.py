@@ -35,7 +35,8 @@ record_lists = st.lists(
 
 def load(path: Path) -> ModuleType:
     """The kernel from that very file, whichever of the two the package itself would import."""
-    spec = importlib.util.spec_from_file_location("braidmq.wire.kernel", path)
+    name = path.name.partition(".")[0]
+    spec = importlib.util.spec_from_file_location(f"braidmq.wire.{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -44,6 +45,7 @@ def load(path: Path) -> ModuleType:
 
 
 PLAIN = load(WIRE / "kernel.py")
+PLAIN_WALKER = load(WIRE / "batch_walker.py")
 
 
 def build(where: Path, **environment: str) -> list[Path]:
@@ -59,17 +61,26 @@ def build(where: Path, **environment: str) -> list[Path]:
         [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "out"],
         cwd=where, check=True, capture_output=True, timeout=110, env={**os.environ, **environment},
     )  # fmt: skip
-    return list((where / "out").rglob("kernel.*.so"))
+    return sorted((where / "out").rglob("*.so"))
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The kernel compiled, in a directory of its own."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All that is compiled, by name, in a directory of its own."""
     pytest.importorskip("Cython")
     if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
         pytest.skip("there is no C compiler here")
-    (built,) = build(tmp_path_factory.mktemp("kernel"))
-    return load(built)
+    return {path.name.partition(".")[0]: path for path in build(tmp_path_factory.mktemp("kernel"))}
+
+
+@pytest.fixture(scope="session")
+def compiled(built: dict[str, Path]) -> ModuleType:
+    return load(built["kernel"])
+
+
+@pytest.fixture(scope="session")
+def compiled_walker(built: dict[str, Path]) -> ModuleType:
+    return load(built["batch_walker"])
 
 
 @pytest.mark.parametrize("missing", [{"CC": "/nowhere/cc"}, {"BRAID_PURE": "1"}])
@@ -320,7 +331,9 @@ def test_both_kernels_stop_at_the_same_damage(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8), offset=st.integers(0, 40))
-def test_batches_before_an_offset_are_skipped(compiled: ModuleType, sizes: list[int], offset: int) -> None:
+def test_batches_before_an_offset_are_skipped(
+    compiled_walker: ModuleType, sizes: list[int], offset: int
+) -> None:
     """S1: by their headers alone; a cut or senseless one ends the walk."""
     log, starts, next_offset = bytearray(), [], 0
     for size in sizes:
@@ -330,11 +343,11 @@ def test_batches_before_an_offset_are_skipped(compiled: ModuleType, sizes: list[
     view = bytes(log)
     expected = next((at for at, last in starts if last >= offset), len(view))
 
-    for kernel in (PLAIN, compiled):
-        assert kernel.skip_batches(view, 0, offset) == expected
+    for walker in (PLAIN_WALKER, compiled_walker):
+        assert walker.skip_batches(view, 0, offset) == expected
         # The last batch is cut: the walk ends in front of it.
-        assert kernel.skip_batches(view[:-1], 0, offset) == min(expected, starts[-1][0])
-        assert kernel.skip_batches(b"\xff" * 100, 0, 5) == 0
+        assert walker.skip_batches(view[:-1], 0, offset) == min(expected, starts[-1][0])
+        assert walker.skip_batches(b"\xff" * 100, 0, 5) == 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -345,7 +358,7 @@ def test_batches_before_an_offset_are_skipped(compiled: ModuleType, sizes: list[
     bytes_max=st.integers(1, 1000),
 )
 def test_batches_are_checked_as_one_by_one(
-    compiled: ModuleType, sizes: list[int], damage: tuple[int, int] | None, until: int, bytes_max: int
+    compiled_walker: ModuleType, sizes: list[int], damage: tuple[int, int] | None, until: int, bytes_max: int
 ) -> None:
     """W5 S1: a run ends before the first batch that is not whole, not sound, masked or past the range."""
     log, starts = bytearray(), [0]
@@ -364,12 +377,12 @@ def test_batches_are_checked_as_one_by_one(
             break
         at, following = at + header.size, header.next_offset
 
-    for kernel in (PLAIN, compiled):
-        assert kernel.check_batches(view, 0, until, CONTROL, bytes_max, crc32c) == (at, following)
-        found = kernel.find_batches(view, until)
+    for walker in (PLAIN_WALKER, compiled_walker):
+        assert walker.check_batches(view, 0, until, CONTROL, bytes_max, crc32c) == (at, following)
+        found = walker.find_batches(view, until)
         if damage is None:
             whole = [start for start, end in pairwise(starts) if end <= len(view)]
             reaching = [start for start in whole if parse_header(view, start).last_offset >= until]
             ends = [end for end in starts if end <= len(view)]
             assert found == (reaching[0] if reaching else -1, ends[-1], reaching[-1] if reaching else -1)
-        assert found == PLAIN.find_batches(view, until)
+        assert found == PLAIN_WALKER.find_batches(view, until)
