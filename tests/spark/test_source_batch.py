@@ -188,23 +188,6 @@ def test_the_log_on_this_machine_is_read_without_the_broker(
     assert [found(frame) for frame in frames] == [[b"%04d" % number for number in range(500)]] * 3
 
 
-def test_bulk_reads_give_the_same_rows(
-    spark: SparkSession, bootstrap: str, new_topic: NewTopic, fill: Fill, topic_frame: TopicFrame
-) -> None:
-    """S1: `braidmq.spark.read`, with pruned columns too; an empty topic is an empty frame."""
-    from braidmq.spark import read
-
-    topic, empty = new_topic(partitions=2), new_topic()
-    fill(topic, [b"%03d" % number for number in range(300)])
-
-    whole = read(spark, bootstrap, topic, minPartitions=4)
-    assert sorted(map(tuple, whole.select("offset", "partition").collect())) == sorted(
-        map(tuple, topic_frame(topic).select("offset", "partition").collect())
-    )
-    assert found(read(spark, bootstrap, topic, schema="value binary")) == found(topic_frame(topic))
-    assert read(spark, bootstrap, empty).count() == 0
-
-
 def test_aborted_records_are_not_read_with_read_committed(
     bootstrap: str, new_topic: NewTopic, topic_frame: TopicFrame
 ) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.spark import filters, positions
+from braidmq.spark.columns import COUNT
 from braidmq.spark.filters import Pushed
 from braidmq.spark.plan import directories, plan
+from braidmq.spark.positions import Offsets
 from braidmq.spark.query import Query
+from braidmq.spark.row_counter import RowCounter
 from braidmq.spark.splits import Split, Task, tasks
 from braidmq.spark.task import read_task
 from braidmq.spark.told import told
@@ -33,6 +37,8 @@ class BatchReader(DataSourceReader):
         if isinstance(partition, Task):
             for batch in read_task(self.query, self.columns, partition):
                 yield from self.pushed.keep(batch)
+        elif self.columns == (COUNT,):
+            yield from RowCounter(self.columns, "", 0, 0, 0).flush()
 
 
 class FilteringBatchReader(BatchReader):
@@ -47,8 +53,12 @@ def plan_batch(query: Query, pushed: Pushed) -> list[Split]:
     """The splits of a batch read: offsets as asked for, narrowed by the filters that were pushed down."""
     with positions.connect(query) as cluster:
         topology = positions.topology(cluster, query)
-        some = topology.partitions
-        starts = positions.resolve(cluster, query, some, query.start, "starting")
-        ends = positions.resolve(cluster, query, some, query.end, "ending")
+        starts, ends = settle(cluster, query, topology.partitions)
         starts, ends = filters.narrow(cluster, pushed, starts, ends)
         return plan(cluster, query, starts, ends, directories(cluster, query, topology))
+
+
+def settle(cluster: Cluster, query: Query, some: list[TopicPartition]) -> tuple[Offsets, Offsets]:
+    """Where these partitions begin and end for the query, as the cluster has them now."""
+    starts = positions.resolve(cluster, query, some, query.start, "starting")
+    return starts, positions.resolve(cluster, query, some, query.end, "ending")

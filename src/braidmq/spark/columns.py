@@ -1,10 +1,13 @@
 """The columns of a topic, for Spark and for Arrow, and which of them a query wants.
 
 They are those of Spark's Kafka source, in its order. Spark does not tell a Python source which columns a
-query uses; `.schema("value binary")` does, and what is left out is neither decoded nor sent to the JVM.
+query uses; `.schema("value binary")` does, and so does `table.py`. What is left out is neither decoded nor
+sent to the JVM.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -39,17 +42,29 @@ SPARK_TYPES = {
 }
 ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
+COUNT = "count(*)"
+"""No column of a topic: how many records a row stands for, where a query wants nothing else."""
+COUNTED = frozenset(("topic", "partition", "timestampType", COUNT))
+"""What is known of a record without looking at it."""
+
 
 def ddl(include_headers: bool, include_tag: bool) -> str:
     """The schema of a query that names no columns of its own."""
     names = [*ALWAYS]
     names += ["headers"] if include_headers else []
     names += ["tag", "messageId"] if include_tag else []
-    return ", ".join(f"`{name}` {SPARK_TYPES[name]}" for name in names)
+    return columns_ddl(names)
+
+
+def columns_ddl(names: Iterable[str]) -> str:
+    """The schema of these columns."""
+    return ", ".join(f"`{name}` {'bigint' if name == COUNT else SPARK_TYPES[name]}" for name in names)
 
 
 def wanted(schema: StructType) -> tuple[str, ...]:
     """The names in a user's schema, if they are ours and have our types; else OptionError."""
+    if COUNT in (names := schema.fieldNames()) and COUNTED.issuperset(names):
+        return tuple(names)
     for each in schema.fields:
         if each.name not in SPARK_TYPES:
             raise OptionError(
@@ -64,8 +79,8 @@ def wanted(schema: StructType) -> tuple[str, ...]:
         if not each.nullable:
             # Spark compares what comes with what was asked for to the letter, in every task.
             raise OptionError(f"column {each.name} of a topic is nullable; leave out NOT NULL")
-    return tuple(schema.fieldNames())
+    return tuple(names)
 
 
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
-    return pa.schema([pa.field(name, ARROW_TYPES[name]) for name in names])
+    return pa.schema([pa.field(name, pa.int64() if name == COUNT else ARROW_TYPES[name]) for name in names])

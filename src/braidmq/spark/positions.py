@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -110,6 +111,26 @@ def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: B
         at_edge = [at for at, offset in asked.items() if offset == edge]
         found |= edges(cluster, at_edge, edge, query.isolation) if at_edge else {}
     return found
+
+
+def between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[str, str]:
+    """The options of a read from `starts` to `ends`."""
+    topics: dict[str, list[int]] = {}
+    for at in starts:
+        topics.setdefault(at.topic, []).append(at.partition)
+    return {
+        "assign": json.dumps(topics),
+        "startingOffsets": offsets_json(starts),
+        "endingOffsets": offsets_json(ends),
+    }
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """Offsets as the options of Spark's Kafka source take them."""
+    topics: dict[str, dict[str, int]] = {}
+    for at, offset in offsets.items():
+        topics.setdefault(at.topic, {})[str(at.partition)] = offset
+    return json.dumps(topics)
 
 
 def _refuse_beyond(asked: Offsets, ends: Offsets) -> None:

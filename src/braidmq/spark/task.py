@@ -13,12 +13,14 @@ import pyarrow as pa
 from braidmq.client.cluster import Cluster
 from braidmq.spark import positions
 from braidmq.spark.arrow import ArrowDecoder
+from braidmq.spark.columns import COUNTED
 from braidmq.spark.fetch import FETCH_BYTES, RangeFetch
 from braidmq.spark.forked import settle_in
 from braidmq.spark.local_log import LocalRange, machine
 from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.query import Query
+from braidmq.spark.row_counter import RowCounter
 from braidmq.spark.splits import Split, Task
 from braidmq.spark.told import told
 
@@ -37,7 +39,8 @@ def read_task(query: Query, columns: tuple[str, ...], task: Task) -> Iterator[pa
 
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
     """The records of a split, some thousands at a time."""
-    decoder = ArrowDecoder(columns, split.topic, split.partition, split.start, split.end)
+    kind = RowCounter if COUNTED.issuperset(columns) else ArrowDecoder
+    decoder = kind(columns, split.topic, split.partition, split.start, split.end)
     for batches in stored_batches(query, split):
         yield from decoder.feed(batches)
     yield from decoder.flush()

@@ -26,6 +26,7 @@ BATCH_HEADER_BYTES = 61
 BATCH_MAGIC = 2
 CODEC_BITS = 7
 CODEC_MAX = 4
+APPEND_TIME = 8
 INT64_MAX = 9223372036854775807
 
 
@@ -94,6 +95,28 @@ def skip_batches(view: Buffer, at: int, offset: int) -> int:
             return at
         at += size
     return at
+
+
+def count_records(view: Buffer, at: int, first: int, end: int) -> tuple[int, int]:
+    """How many records the batches from `at` on have, by their headers, and where the last of them ends.
+
+    Only batches that lie between the offsets `first` and `end`, and whose records have the same kind of time.
+    They were found sound before.
+    """
+    start = _start(view)
+    size_all = len(view)
+    records = 0
+    append_time = start[at + 22] & APPEND_TIME if size_all - at >= BATCH_HEADER_BYTES else 0
+    while size_all - at >= BATCH_HEADER_BYTES:
+        size = _int32(start, at + 8) + 12
+        offset = _int64(start, at)
+        if size < BATCH_HEADER_BYTES or size > size_all - at or start[at + 22] & APPEND_TIME != append_time:
+            break
+        if offset < first or offset + _int32(start, at + 23) >= end:
+            break
+        records += _int32(start, at + 57)
+        at += size
+    return at, records
 
 
 def _start(view: Buffer) -> Buffer:

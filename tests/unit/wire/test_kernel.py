@@ -386,3 +386,29 @@ def test_batches_are_checked_as_one_by_one(
             ends = [end for end in starts if end <= len(view)]
             assert found == (reaching[0] if reaching else -1, ends[-1], reaching[-1] if reaching else -1)
         assert found == PLAIN_WALKER.find_batches(view, until)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    first=st.integers(0, 20),
+    end=st.integers(0, 40),
+    cut=st.booleans(),
+)
+def test_records_are_counted_by_headers(
+    compiled_walker: ModuleType, sizes: list[int], first: int, end: int, cut: bool
+) -> None:
+    """S1: of batches within a range of offsets, up to the first that is not, or not whole."""
+    log, next_offset, stopped = bytearray(), 0, False
+    at = records = 0
+    for number, size in enumerate(sizes):
+        log += build_batch([(None, b"x", (), 0)] * size, base_offset=next_offset)
+        next_offset += size
+        stopped |= next_offset - size < first or next_offset > end or (cut and number == len(sizes) - 1)
+        if not stopped:
+            at, records = len(log), records + size
+    view = bytes(log[:-1] if cut else log)
+
+    for walker in (PLAIN_WALKER, compiled_walker):
+        assert walker.count_records(view, 0, first, end) == (at, records)
+        assert walker.count_records(b"", 0, first, end) == (0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake.commits import LakeError, Positions
 from braidmq.spark.lake.schema import RAW
+from braidmq.spark.positions import between
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -93,24 +93,7 @@ def source_options(bootstrap: str, ranges: Ranges, options: ClientOptions | None
     return {
         **(options or {}),
         "bootstrap.servers": bootstrap,
-        "assign": _assigned(ranges),
-        "startingOffsets": offsets_json({at: span[0] for at, span in ranges.items()}),
-        "endingOffsets": offsets_json({at: span[1] for at, span in ranges.items()}),
+        **between({at: span[0] for at, span in ranges.items()}, {at: span[1] for at, span in ranges.items()}),
         "includeHeaders": "true",
         "isolation": "read_committed",
     }
-
-
-def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """Offsets as the options of Spark's Kafka source take them."""
-    topics: dict[str, dict[str, int]] = {}
-    for at, offset in offsets.items():
-        topics.setdefault(at.topic, {})[str(at.partition)] = offset
-    return json.dumps(topics)
-
-
-def _assigned(ranges: Ranges) -> str:
-    topics: dict[str, list[int]] = {}
-    for at in ranges:
-        topics.setdefault(at.topic, []).append(at.partition)
-    return json.dumps(topics)
