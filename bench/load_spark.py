@@ -1,8 +1,9 @@
 """The loads of the Spark comparison: what is read or written, how much, and what counts.
 
-The same Spark, the same broker (Braid), the same topics; what differs is the format: "braid", or "kafka",
-which is Spark's own connector. Values that are read are orders in JSON, so that codecs have to do what they
-have to do elsewhere; those that are written are hexadecimal digits.
+The same Spark, the same broker (Braid), the same topics; what differs is how a topic becomes a DataFrame: by
+`braidmq.spark.read`, by `format("braid")`, or by `format("kafka")`, Spark's own connector. Values that
+are read are orders in JSON, so that codecs have to do what they have to do elsewhere; those that are written
+are hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -26,11 +27,22 @@ class Kind(StrEnum):
     """What a job does with a topic."""
 
     COUNT = "count"
+    VALUES = "values"
+    KEYS = "keys"
     PARQUET = "parquet"
     LAKE = "lake"
     SINK = "sink"
     STREAM_IN = "stream in"
     STREAM_THROUGH = "stream through"
+
+
+class By(StrEnum):
+    """How a topic becomes a DataFrame."""
+
+    READ = "read"
+    FORMAT = "braid"
+    CONNECTOR = "kafka"
+    FLOOR = "floor"
 
 
 LARGE_BATCH = 250_000
@@ -51,11 +63,9 @@ class SparkLoad:
     metric: Metric
     braid: tuple[tuple[str, str], ...] = ()
     kafka: tuple[tuple[str, str], ...] = ()
-    braid_format: str = "braid"
-    kafka_format: str = "kafka"
+    braid_by: By = By.READ
+    kafka_by: By = By.CONNECTOR
     batch_bytes: int = LARGE_BATCH
-    schema: str = ""
-    """The columns that are asked for at the source; empty: all of them."""
     repeats: int = 3
     """How many runs count; if more than one, others come first that do not."""
 
@@ -72,8 +82,8 @@ class SparkLoad:
         """What the job of one side needs to know."""
         described = asdict(self) | {"source": self.source, "kind": self.kind.value}
         described["options"] = dict(self.braid if side == "braid" else self.kafka)
-        described["format"] = self.braid_format if side == "braid" else self.kafka_format
-        for name in ("metric", "braid", "kafka", "braid_format", "kafka_format"):
+        described["by"] = (self.braid_by if side == "braid" else self.kafka_by).value
+        for name in ("metric", "braid", "kafka", "braid_by", "kafka_by"):
             del described[name]
         return described
 
@@ -129,10 +139,16 @@ def _reads(size: SparkSize) -> list[SparkLoad]:
             codec,
             ROWS_READ,
             braid=NETWORK,
+            braid_by=by,
         )
         for name, value_bytes, rows in size.topics
         for codec_name, codec in CODECS.items()
-        for what, kind in (("count", Kind.COUNT), ("to Parquet", Kind.PARQUET))
+        for what, kind, by in (
+            ("count", Kind.COUNT, By.READ),
+            ("every value", Kind.VALUES, By.READ),
+            ("every value and all other columns", Kind.VALUES, By.FORMAT),
+            ("to Parquet by Spark", Kind.PARQUET, By.READ),
+        )
     ]
 
 
@@ -140,9 +156,9 @@ def _small_batches(size: SparkSize) -> list[SparkLoad]:
     """The same rows as most producers would have sent them."""
     return [
         SparkLoad(
-            f"Spark batch read {name}, {codec_name}, batches of 16 KB, count",
+            f"Spark batch read {name}, {codec_name}, batches of 16 KB, every value",
             "spark batch reads",
-            Kind.COUNT,
+            Kind.VALUES,
             value_bytes,
             rows,
             codec,
@@ -218,28 +234,31 @@ def _streams(size: SparkSize) -> list[SparkLoad]:
 
 
 def _local(size: SparkSize) -> list[SparkLoad]:
-    """Here the other side is Braid's own network path: all columns, and where nobody asks for values."""
+    """Here the other side is Braid's own network path."""
     return [
         SparkLoad(
             f"Spark batch read {name}, uncompressed, {what}, localLog over network",
             "spark local log",
-            Kind.COUNT,
+            kind,
             value_bytes,
             rows,
             "none",
             LOCAL_ROWS,
             braid=(("localLog", "always"),),
             kafka=NETWORK,
-            kafka_format="braid",
-            schema=schema,
+            kafka_by=By.READ,
         )
         for name, value_bytes, rows in size.topics
-        for what, schema in (("count", ""), ("keys and times only", "key binary, timestamp timestamp"))
+        for what, kind in (
+            ("count", Kind.COUNT),
+            ("keys and times", Kind.KEYS),
+            ("every value", Kind.VALUES),
+        )
     ]
 
 
 def _floors(size: SparkSize) -> list[SparkLoad]:
-    """A source that reads nothing, over the connector and over our own network path: what there is to win."""
+    """A source that reads nothing, over the connector and over our own format: what there is to win."""
     return [
         SparkLoad(
             f"Spark batch read {name}, uncompressed, {what}, source that reads nothing over {over}",
@@ -251,14 +270,14 @@ def _floors(size: SparkSize) -> list[SparkLoad]:
             ROWS_HANDED_OVER,
             braid=NETWORK,
             kafka=options,
-            braid_format="floor",
-            kafka_format=other,
+            braid_by=By.FLOOR,
+            kafka_by=other,
         )
         for name, value_bytes, rows in size.topics
         for what, kind, over, other, options in (
-            ("count", Kind.COUNT, "connector", "kafka", ()),
-            ("to Parquet", Kind.PARQUET, "connector", "kafka", ()),
-            ("count", Kind.COUNT, "network", "braid", NETWORK),
+            ("every value", Kind.VALUES, "connector", By.CONNECTOR, ()),
+            ("to Parquet by Spark", Kind.PARQUET, "connector", By.CONNECTOR, ()),
+            ("every value", Kind.VALUES, "network", By.FORMAT, NETWORK),
         )
     ]
 
@@ -266,9 +285,9 @@ def _floors(size: SparkSize) -> list[SparkLoad]:
 def _growth(size: SparkSize) -> list[SparkLoad]:
     return [
         SparkLoad(
-            f"Spark batch read of {rows:,} rows of 100 B, uncompressed, count",
+            f"Spark batch read of {rows:,} rows of 100 B, uncompressed, every value",
             "spark growth",
-            Kind.COUNT,
+            Kind.VALUES,
             100,
             rows,
             "none",

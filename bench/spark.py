@@ -1,4 +1,4 @@
-"""`scripts/bench-spark`: Spark through Braid's format, and through its own Kafka connector.
+"""`scripts/bench-spark`: Spark through Braid's reads, format and sink, and through its own Kafka connector.
 
 One broker (Braid) holds the topics. The two sides take turns over the rounds, each in a process of its own
 with the same settings. The figures join those of `scripts/bench` in RESULTS.md, where the column Kafka is
@@ -26,7 +26,7 @@ from rich.console import Console
 from . import plot, report, spark_connector
 from .braid import Braid
 from .kafka import KafkaUnavailableError
-from .load_spark import FULL, QUICK, Kind, SparkLoad, loads
+from .load_spark import FULL, QUICK, By, Kind, SparkLoad, loads
 from .machine import describe
 from .metric import CPU_PER_MILLION_ROWS, MEMORY_PEAK, Figures, Metric
 from .results import Results
@@ -98,10 +98,12 @@ def _run(chosen: list[SparkLoad], rounds: int, jars: list[Path], scratch: Path) 
 
 def _jobs(side: str, chosen: list[SparkLoad], with_connector: bool) -> Iterator[list[SparkLoad]]:
     """What runs in one process. Braid against itself has one of its own, so that both sides begin cold."""
-    for against in ("kafka", "braid"):
-        mine = [load for load in chosen if load.kafka_format == against]
-        if mine and (side == "braid" or with_connector or against == "braid"):
-            yield mine
+    peer = [load for load in chosen if load.kafka_by is By.CONNECTOR]
+    own = [load for load in chosen if load.kafka_by is not By.CONNECTOR]
+    if peer and (side == "braid" or with_connector):
+        yield peer
+    if own:
+        yield own
 
 
 def _job(

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from braidmq.client import Admin
-from braidmq.spark import session
+from braidmq.spark import read, session
 from braidmq.spark.lake import Archive, Lake, archive
 
 from . import spark_floor
@@ -75,6 +75,11 @@ class Tree:
             time.sleep(SAMPLE_SECONDS)
 
 
+def _format(load: dict[str, Any]) -> str:
+    """For streams and sinks, which have no other way than a format."""
+    return "kafka" if load["by"] == "kafka" else "braid"
+
+
 def _own_bytes(process: psutil.Process) -> int:
     """Forked workers share most of their pages, and each page is counted once. The JVM shares none, and to
     look at each of its pages would hold it up."""
@@ -103,6 +108,8 @@ class Job:
         """Seconds, CPU seconds, peak memory; for streams the median time of a batch."""
         steps: dict[str, Callable[[dict[str, Any]], float]] = {
             "count": self._count,
+            "values": self._values,
+            "keys": self._keys,
             "parquet": self._parquet,
             "lake": self._lake,
             "sink": self._sink,
@@ -132,19 +139,34 @@ class Job:
         return WARM_UP_RUNS if is_new else 1
 
     def _frame(self, load: dict[str, Any]) -> Any:
-        reader = self._spark.read.format(load["format"]).option("kafka.bootstrap.servers", self._bootstrap)
-        if load["schema"]:
-            reader = reader.schema(load["schema"])
+        if load["by"] == "read":
+            return read(self._spark, self._bootstrap, load["source"], **load["options"])
+        reader = self._spark.read.format(load["by"]).option("kafka.bootstrap.servers", self._bootstrap)
         return reader.option("subscribe", load["source"]).options(**load["options"]).load()
 
     def _count(self, load: dict[str, Any]) -> float:
         started = time.perf_counter()
-        # Something of each value (or else time) is asked for, so that it has to come over.
-        what = "COUNT(timestamp)" if load["schema"] else f"SUM(LENGTH(value)) DIV {load['value_bytes']}"
-        row = self._frame(load).selectExpr("COUNT(*)", what).collect()[0]
+        rows = self._frame(load).count()
+        return self._checked(started, load, rows, rows)
+
+    def _values(self, load: dict[str, Any]) -> float:
+        """Something of each value is asked for, so that it has to come over."""
+        return self._totals(load, "COUNT(value)", f"SUM(LENGTH(value)) DIV {load['value_bytes']}")
+
+    def _keys(self, load: dict[str, Any]) -> float:
+        return self._totals(load, "COUNT(key)", "COUNT(timestamp)")
+
+    def _totals(self, load: dict[str, Any], *totals: str) -> float:
+        """Two expressions, each of which comes to the number of rows."""
+        started = time.perf_counter()
+        (row,) = self._frame(load).selectExpr(*totals).collect()
+        return self._checked(started, load, *row)
+
+    def _checked(self, started: float, load: dict[str, Any], *found: int) -> float:
+        """How long it took, if all rows were found."""
         seconds = time.perf_counter() - started
-        if (row[0], row[1]) != (load["rows"], load["rows"]):
-            raise RuntimeError(f"{row[0]} and {row[1]} rows were read, {load['rows']} are there")
+        if any(each != load["rows"] for each in found):
+            raise RuntimeError(f"{found} rows were read, {load['rows']} are there")
         return seconds
 
     def _parquet(self, load: dict[str, Any]) -> float:
@@ -158,7 +180,7 @@ class Job:
     def _lake(self, load: dict[str, Any]) -> float:
         target = self._scratch / f"lake-{next(self._numbers)}"
         started = time.perf_counter()
-        if load["format"] == "braid":
+        if load["by"] == "read":
             job = Archive(self._bootstrap, (load["source"],), client_options=load["options"])
             rows = sum(step.rows for step in archive(self._spark, Lake(target), job))
         else:
@@ -179,7 +201,7 @@ class Job:
         frame = frame.cache()
         frame.count()
         topic = self._new_topic(load)
-        writer = frame.write.format(load["format"]).mode("append").option("topic", topic)
+        writer = frame.write.format(_format(load)).mode("append").option("topic", topic)
         writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
         writer = writer.option("kafka.compression.type", load["codec"]).options(**load["options"])
         started = time.perf_counter()
@@ -192,9 +214,9 @@ class Job:
     def _stream(self, load: dict[str, Any]) -> float:
         """The median time of a batch, those at the beginning left out."""
         topic = self._new_topic(load)
-        stream = self._spark.readStream.format(load["format"]).option("subscribe", load["source"])
+        stream = self._spark.readStream.format(_format(load)).option("subscribe", load["source"])
         stream = stream.option("kafka.bootstrap.servers", self._bootstrap)
-        if load["format"] == "braid":
+        if _format(load) == "braid":
             stream = stream.option("localLog", "never")
         frame = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger="1000").load()
         checkpoint = self._scratch / f"checkpoint-{next(self._numbers)}"
@@ -202,7 +224,7 @@ class Job:
         if load["kind"] == "stream in":
             writer = writer.format("noop")
         else:
-            writer = writer.format(load["format"]).option("topic", topic).options(**load["options"])
+            writer = writer.format(_format(load)).option("topic", topic).options(**load["options"])
             writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
@@ -213,7 +235,7 @@ class Job:
         return statistics.median(times[WARM_UP_BATCHES:]) / 1000
 
     def _new_topic(self, load: dict[str, Any]) -> str:
-        topic = f"sink-{load['format']}-{time.time_ns()}"
+        topic = f"sink-{_format(load)}-{time.time_ns()}"
         with Admin(self._bootstrap) as admin:
             admin.create_topic(topic, SINK_PARTITIONS, configs={"flush": "async"})
         return topic
