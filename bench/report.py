@@ -62,11 +62,14 @@ METHOD = """## How it was measured
 - Idle members: 100 in a group (group.protocol=consumer), a connection each; CPU and RSS after they have
   settled. A member that is refused or forgotten would fail the load.
 - Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
-  through `format("braid")` (the column Braid) and through Spark's own Kafka connector (column Kafka), each
+  through Braid (the column Braid) and through Spark's own Kafka connector (column Kafka), each
   in a process of its own; five runs that do not count come first, so that the JVM has compiled what is
-  measured, or one where it has met the like before. Reads go over the network unless they say localLog,
+  measured, or one where it has met the like before. Batches are read by `braidmq.spark.read`, which leaves
+  out what a query does not use: *count* is `df.count()`, *every value* adds up the lengths of all values, and
+  *every value and all other columns* does so by `format("braid")`, which leaves out nothing. The connector
+  always reads everything. Reads go over the network unless they say localLog,
   whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
-  hands a few batches to Spark over and over: about the most that a source in Python can reach. Values
+  hands a few batches of all columns to Spark over and over: the most that `format("braid")` can reach. Values
   read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
   says so 16 KB, the default of Kafka's producer. Parquet is written by Spark's own writer, except that
   Parquet by date is `braid lake archive` (all columns, synced, committed) against the

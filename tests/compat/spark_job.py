@@ -2,7 +2,8 @@
 
     python -m tests.compat.spark_job MASTER BOOTSTRAP SOURCE COPY WRITTEN SCRATCH
 
-Prints one line of JSON: what the batch read found, and how many executors there were.
+Prints one line of JSON: what the batch read found, what `braidmq.spark.read` did, and how many executors there
+were.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from braidmq.spark import session
+from braidmq.spark import read, session
 
 ROWS_WRITTEN = 1_000
 
@@ -32,9 +33,13 @@ def main(master: str, bootstrap: str, source: str, copy: str, written: str, scra
         rows = frame.option("subscribe", source).option("includeHeaders", "true").load()
         found = rows.selectExpr("count(*)", "sum(length(value))", "count(distinct partition)").first()
         assert found is not None
+        table = read(spark, bootstrap, source)
+        (total,) = table.selectExpr("sum(length(value))").first() or (None,)
+        in_bulk = [table.count(), total, table.where("partition = 0").count()]
         copy_stream(spark, bootstrap, source, copy, scratch)
         write_batch(spark, bootstrap, written)
-        sys.stdout.write(json.dumps({"found": list(found), "executors": executors(spark)}) + "\n")
+        told = {"found": list(found), "in bulk": in_bulk, "executors": executors(spark)}
+        sys.stdout.write(json.dumps(told) + "\n")
     finally:
         spark.stop()
 

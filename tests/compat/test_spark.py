@@ -83,6 +83,7 @@ def test_an_application_reads_streams_and_writes(
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["found"] == [RECORDS, 5 * RECORDS, PARTITIONS]
+    assert told["in bulk"] == [RECORDS, 5 * RECORDS, RECORDS // PARTITIONS]
     assert told["executors"] == (2 if master == "standalone" else 1)
     assert Counter(committed(bootstrap, copy)) == Counter(sent)
     assert len(committed(bootstrap, written)) == ROWS_WRITTEN
