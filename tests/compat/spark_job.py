@@ -2,8 +2,7 @@
 
     python -m tests.compat.spark_job MASTER BOOTSTRAP SOURCE COPY WRITTEN SCRATCH
 
-Prints one line of JSON: what the batch read found, what `braidmq.spark.read` did, and how many executors there
-were.
+Prints one line of JSON: what the batch reads found, by the format and in bulk, and the number of executors.
 """
 
 from __future__ import annotations
