@@ -64,16 +64,19 @@ def schema(ddl: str) -> StructType:
 
 
 class Sent:
-    """Takes finished batches, and gives them back as records."""
+    """Takes finished batches, packed or not, and gives them back as records."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec = Codec.NONE) -> None:
+        self.codec = codec
         self.sizes: list[int] = []
         self.records: dict[TopicPartition, list[Record]] = defaultdict(list)
 
-    def __call__(self, at: TopicPartition, batch: Records) -> None:
-        sealed = seal_batch(batch.close(), batch.count, batch.base_timestamp_ms, batch.max_timestamp_ms)
-        self.sizes.append(len(sealed))
+    def __call__(self, at: TopicPartition, batch: Records) -> bool:
+        self.sizes.append(len(batch.close()))
+        times = (batch.base_timestamp_ms, batch.max_timestamp_ms)
+        sealed = seal_batch(batch.close(), batch.count, *times, codec=self.codec)
         self.records[at] += records(sealed)
+        return sealed is not batch.out
 
     def values(self, topic: str = "t") -> dict[int, list[bytes | None]]:
         return {
@@ -90,11 +93,13 @@ def pour(
     batch_bytes: int = 10_000,
     record_bytes_max: int = 100_000,
     first_partition: int = 0,
+    codec: Codec = Codec.NONE,
 ) -> tuple[Sent, Batches]:
-    sent = Sent()
+    sent = Sent(codec)
     batches = Batches(
         layout(schema(ddl), topic), sent, lambda _: partitions,
         batch_bytes=batch_bytes, record_bytes_max=record_bytes_max, first_partition=first_partition,
+        digests=True,
     )  # fmt: skip
     for frame in frames:
         batches.add(frame, NOW_MS)
@@ -136,16 +141,24 @@ ARROW_TYPES = {
 
 
 @settings(deadline=None)
-@given(rows=rows_of_all, cut=st.integers(0, 5), batch_bytes=st.integers(100, 600))
+@given(
+    rows=rows_of_all,
+    cut=st.integers(0, 5),
+    batch_bytes=st.integers(100, 600),
+    codec=st.sampled_from([Codec.NONE, Codec.ZSTD]),
+)
 def test_every_row_becomes_the_record_it_describes(
-    rows: list[dict[str, Any]], cut: int, batch_bytes: int
+    rows: list[dict[str, Any]], cut: int, batch_bytes: int, codec: Codec
 ) -> None:
-    """S3: in its partition, in its order, with all its fields; also from slices of Arrow's arrays."""
+    """S3: in its partition, in its order, with all its fields; also from slices of Arrow's arrays.
+
+    Packed, the room of a batch is used again for the next.
+    """
     columns = {
         name: pa.array([None] * cut + [row[name] for row in rows], kind).slice(cut)
         for name, kind in ARROW_TYPES.items()
     }
-    sent, batches = pour(ALL_COLUMNS, [frame(**columns)], batch_bytes=batch_bytes)
+    sent, batches = pour(ALL_COLUMNS, [frame(**columns)], batch_bytes=batch_bytes, codec=codec)
     wanted: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for row in rows:
         headers = [(each["key"], each["value"]) for each in row["headers"] or ()]
@@ -163,10 +176,11 @@ def test_every_row_becomes_the_record_it_describes(
     assert batches.rows == len(rows)
 
 
-def test_batches_stay_within_their_size_and_large_rows_have_their_own() -> None:
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_batches_stay_within_their_size_and_large_rows_have_their_own(codec: Codec) -> None:
     """S3: cut by size; a row larger than a batch is sent alone."""
     values = [b"x" * 700] * 50 + [b"y" * 30_000] + [b"z"] * 3
-    sent, _ = pour("value binary", [frame(value=pa.array(values))], partitions=1)
+    sent, _ = pour("value binary", [frame(value=pa.array(values))], partitions=1, codec=codec)
     assert sent.values() == {0: values}
     assert max(sent.sizes) > 30_000
     assert all(size <= 10_000 for size in sent.sizes if size < 30_000)
@@ -192,7 +206,7 @@ def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent()
     batches = Batches(
         layout(schema("key binary, value binary"), "t"), sent, lambda _: 50,
-        batch_bytes=10_000, record_bytes_max=100_000, first_partition=0,
+        batch_bytes=10_000, record_bytes_max=100_000, first_partition=0, digests=False,
     )  # fmt: skip
     for _ in range(10):
         batches.add(frame(key=keys, value=pa.array([b"v" * 100] * 100)), NOW_MS)

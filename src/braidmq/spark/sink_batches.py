@@ -27,9 +27,9 @@ from braidmq.wire.column_writer import (
 from braidmq.wire.records import HEADER_BYTES
 
 BUFFERED_BYTES_MAX = 33_554_432
-FIRST_BYTES = 16_384
 GROWTH = 4
 RECORD_OVERHEAD_BYTES = 8
+SPARE_ROOMS_MAX = 4
 
 
 class Records:
@@ -37,8 +37,8 @@ class Records:
 
     __slots__ = ("at", "base_timestamp_ms", "count", "max_timestamp_ms", "out")
 
-    def __init__(self, bytes_max: int) -> None:
-        self.out = bytearray(min(FIRST_BYTES, bytes_max))
+    def __init__(self, room: bytearray) -> None:
+        self.out = room
         self.at = HEADER_BYTES
         self.count = 0
         self.base_timestamp_ms = 0
@@ -73,9 +73,9 @@ class Records:
 
 
 class Send(Protocol):
-    """Takes the records of a finished batch on their way."""
+    """Takes the records of a finished batch on their way; whether their room may be used again."""
 
-    def __call__(self, at: TopicPartition, records: Records) -> None: ...
+    def __call__(self, at: TopicPartition, records: Records) -> bool: ...
 
 
 class Batches:
@@ -90,10 +90,12 @@ class Batches:
         batch_bytes: int,
         record_bytes_max: int,
         first_partition: int,
+        digests: bool,
     ) -> None:
         self.rows = 0
         self.digest = 0
-        """A checksum over all records in their order: equal for equal rows, cut into batches alike."""
+        """If wanted, a checksum over all records in order: equal for equal rows, cut into batches alike."""
+        self._digests = digests
         self._where = where
         self._send = send
         self._partition_count = partition_count
@@ -102,6 +104,7 @@ class Batches:
         self._first_partition = first_partition
         self._keyless_bytes: dict[str, int] = {}
         self._open: dict[TopicPartition, Records] = {}
+        self._spare: list[bytearray] = []
         self._buffered_bytes = 0
 
     def add(self, batch: pa.RecordBatch, now_ms: int) -> None:
@@ -120,18 +123,20 @@ class Batches:
         partitions = self._partition_count(topic)
         order, ends = self._grouped(topic, batch, partitions)
         columns = columns_of(batch, self._where, now_ms)
+        row_bytes = _row_bytes(batch)
         first = 0
         for partition in range(partitions):
-            if ends[partition] > first:
-                self._append(TopicPartition(topic, partition), columns, order, first, ends[partition])
-                first = ends[partition]
+            last = ends[partition]
+            if last > first:
+                self._append(TopicPartition(topic, partition), columns, order, first, last, row_bytes)
+                first = last
 
     def _grouped(self, topic: str, batch: pa.RecordBatch, partitions: int) -> tuple[memoryview, memoryview]:
         rows = batch.num_rows
         chosen, order, ends = _ints(rows), _ints(rows), _ints(partitions)
         wanted, keys = partitions_of(batch, self._where), keys_of(batch, self._where)
         written = self._keyless_bytes.get(topic, self._first_partition * self._batch_bytes)
-        row_bytes = batch.nbytes // rows + RECORD_OVERHEAD_BYTES
+        row_bytes = _row_bytes(batch)
         self._keyless_bytes[topic] = written + rows * row_bytes
         bad = choose_partitions(chosen, rows, wanted, keys, partitions, written, row_bytes, self._batch_bytes)
         if bad >= 0:
@@ -144,11 +149,13 @@ class Batches:
         group_rows(chosen, rows, partitions, order, ends)
         return order, ends
 
-    def _append(self, at: TopicPartition, columns: Columns, order: memoryview, first: int, last: int) -> None:
+    def _append(
+        self, at: TopicPartition, columns: Columns, order: memoryview, first: int, last: int, row_bytes: int
+    ) -> None:
         while first < last:
             records = self._open.get(at)
             if records is None:
-                records = self._open[at] = Records(self._batch_bytes)
+                records = self._open[at] = Records(self._room((last - first) * row_bytes))
             before = records.at
             first = records.fill(columns, order, first, last, self._batch_bytes)
             self._buffered_bytes += records.at - before
@@ -169,15 +176,35 @@ class Batches:
                 f" ({self._record_bytes_max:,}); raise .option('kafka.max.request.size', …) and the topic's"
                 " max.message.bytes, or make it smaller"
             )
-        records = Records(HEADER_BYTES + size)
+        records = Records(bytearray(HEADER_BYTES + size))
         records.fill(columns, order, first, first + 1, HEADER_BYTES + size)
         return records
 
     def _close(self, at: TopicPartition) -> None:
         records = self._open.pop(at)
         self._buffered_bytes -= records.at
-        self.digest = crc32c(memoryview(records.close())[HEADER_BYTES:], self.digest)
-        self._send(at, records)
+        content = records.close()
+        if self._digests:
+            self.digest = crc32c(memoryview(content)[HEADER_BYTES:], self.digest)
+        reusable = self._send(at, records) and len(content) <= self._batch_bytes
+        if reusable and len(self._spare) < SPARE_ROOMS_MAX:
+            self._spare.append(content)
+
+    def _room(self, expected_bytes: int) -> bytearray:
+        """Room for a batch that will have about as many bytes; better one that was used before, and whole."""
+        if self._spare:
+            room = self._spare.pop()
+            room.extend(bytes(self._batch_bytes - len(room)))
+            return room
+        # Twice as much, because the rows that come next may be for the same batch.
+        return bytearray(min(HEADER_BYTES + 2 * expected_bytes, self._batch_bytes))
+
+
+def _row_bytes(batch: pa.RecordBatch) -> int:
+    """About how large the record of a row is."""
+    arrow_bytes: int = batch.nbytes
+    rows: int = batch.num_rows
+    return arrow_bytes // rows + RECORD_OVERHEAD_BYTES
 
 
 def _ints(count: int) -> memoryview:

@@ -190,7 +190,7 @@ def _pour(
 ) -> Batches:
     """Every row through batches to the brokers, and acknowledged."""
 
-    def send(at: TopicPartition, records: Records) -> None:
+    def send(at: TopicPartition, records: Records) -> bool:
         content = seal_batch(
             records.close(),
             records.count,
@@ -203,6 +203,7 @@ def _pour(
             transactional=options.guarantee is Guarantee.EXACTLY_ONCE,
         )
         sender.send(at, content)
+        return content is not records.out
 
     batches = Batches(
         where,
@@ -211,6 +212,7 @@ def _pour(
         batch_bytes=options.batch_bytes,
         record_bytes_max=options.request_bytes_max,
         first_partition=place.batch + place.task,
+        digests=options.guarantee is Guarantee.EXACTLY_ONCE,
     )
     # One time for all rows without one, so that a task done again makes the same records.
     now_ms = session.cluster.clock.wall_ms()
