@@ -2,18 +2,22 @@
 
     python -m tests.compat.spark_job MASTER BOOTSTRAP SOURCE COPY WRITTEN SCRATCH
 
-Prints one line of JSON: what the batch reads found, by the format and in bulk, and the number of executors.
+MASTER may be "connect": then it is a client of Spark Connect, with a server of its own. Prints one line of
+JSON: what the batch reads found, by the format and in bulk, and the number of executors.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from pyspark.sql import SparkSession
 
 from braidmq.spark import read, session
+from braidmq.spark.java import find_java_home
 
+CONNECT = "connect"
 ROWS_WRITTEN = 1_000
 
 
@@ -26,7 +30,10 @@ def main(master: str, bootstrap: str, source: str, copy: str, written: str, scra
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
     }
-    spark = session("compat", master, memory_mb=700, ui=False, config=config)
+    if master == CONNECT:
+        spark = connected(config)
+    else:
+        spark = session("compat", master, memory_mb=700, ui=False, config=config)
     try:
         frame = spark.read.format("braid").option("kafka.bootstrap.servers", bootstrap)
         rows = frame.option("subscribe", source).option("includeHeaders", "true").load()
@@ -37,10 +44,23 @@ def main(master: str, bootstrap: str, source: str, copy: str, written: str, scra
         in_bulk = [table.count(), total, table.where("partition = 0").count()]
         copy_stream(spark, bootstrap, source, copy, scratch)
         write_batch(spark, bootstrap, written)
-        told = {"found": list(found), "in bulk": in_bulk, "executors": executors(spark)}
+        told = {
+            "found": list(found),
+            "in bulk": in_bulk,
+            "executors": 1 if master == CONNECT else executors(spark),
+        }
         sys.stdout.write(json.dumps(told) + "\n")
     finally:
         spark.stop()
+
+
+def connected(config: dict[str, str]) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.remote("local[2]")
+    for name, text in config.items():
+        builder.config(name, text)
+    return builder.getOrCreate()
 
 
 def copy_stream(spark: SparkSession, bootstrap: str, source: str, copy: str, scratch: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.compat import confluent_calls
-from tests.compat.spark_job import ROWS_WRITTEN
+from tests.compat.spark_job import CONNECT, ROWS_WRITTEN
 from tests.compat.spark_master import standalone
 
 RECORDS = 2_000
@@ -63,17 +63,17 @@ def committed(bootstrap: str, topic: str) -> list[bytes]:
     return values
 
 
-@pytest.mark.parametrize("master", ["local[2]", "standalone"])
+@pytest.mark.parametrize("master", ["local[2]", "standalone", CONNECT])
 def test_an_application_reads_streams_and_writes(
     bootstrap: str, new_name: Callable[[], str], master: str, tmp_path: Path
 ) -> None:
-    """S1 S2 S3: batch read, stream into a topic, batch write, on one machine and on a master with workers."""
+    """S1 S2 S3: batch read, stream into a topic, batch write; here, on a master with workers, by Connect."""
     source, copy, written = new_name(), new_name(), new_name()
     for name in (source, copy, written):
         confluent_calls.create_topic(bootstrap, name, partitions=PARTITIONS)
     sent = [b"%05d" % number for number in range(RECORDS)]
     send(bootstrap, source, sent)
-    with nullcontext("local[2]") if master != "standalone" else standalone(tmp_path / "cluster") as address:
+    with nullcontext(master) if master != "standalone" else standalone(tmp_path / "cluster") as address:
         done = subprocess.run(
             [*JOB, address, bootstrap, source, copy, written, str(tmp_path / "scratch")],
             capture_output=True,
