@@ -1,7 +1,7 @@
 """One Spark session for all tests that need one: starting a JVM takes longer than most of them.
 
-All of these tests belong to one xdist group, so that only one worker starts a JVM (`--dist
-loadgroup` in scripts/test).
+The tests that share it belong to one xdist group, so that only one worker starts a JVM (`--dist loadgroup` in
+scripts/test). That group is what all else waits for: a test without the session belongs to whoever has time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """For what is collected in this folder, before anybody looks at the marks of groups."""
-    item.add_marker(pytest.mark.xdist_group("spark"))
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("spark"))
     # A test that is stopped in the middle of a call leaves a session that nobody can use.
     item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
