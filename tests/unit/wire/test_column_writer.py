@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import sys
-import sysconfig
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import braidmq.wire
 from braidmq.wire.kernel import murmur2
 from braidmq.wire.records import HEADER_BYTES, build_batch, records, seal_batch
-from unit.wire.test_kernel import build
+from unit.wire.compiling import WIRE
 
-WIRE = Path(braidmq.wire.__file__).parent
 TAG, DELIVER_AT = b"tag", b"deliver-at"
 NOW_MS = 1_800_000_000_123
 
@@ -49,16 +45,13 @@ def load(path: Path) -> ModuleType:
     return module
 
 
+pytestmark = pytest.mark.xdist_group("compiled")
 PLAIN = load(WIRE / "column_writer.py")
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    pytest.importorskip("Cython")
-    if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
-        pytest.skip("there is no C compiler here")
-    built = build(tmp_path_factory.mktemp("column_writer"))
-    return load(next(path for path in built if path.name.startswith("column_writer")))
+def compiled(built: dict[str, Path]) -> ModuleType:
+    return load(built["column_writer"])
 
 
 def bitmap(cells: Sequence[object], shift: int) -> bytes:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +14,10 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import braidmq.wire
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.records import CONTROL, build_batch, check_stored, parse_header
+from unit.wire.compiling import WIRE, build
 
-WIRE = Path(braidmq.wire.__file__).parent
-ROOT = Path(__file__).parents[3]
 INT64 = st.integers(-(2**63), 2**63 - 1)
 optional_bytes = st.none() | st.binary(max_size=100)
 header_lists = st.lists(st.tuples(st.text(max_size=8), optional_bytes), max_size=4)
@@ -44,33 +37,9 @@ def load(path: Path) -> ModuleType:
     return module
 
 
+pytestmark = pytest.mark.xdist_group("compiled")
 PLAIN = load(WIRE / "kernel.py")
 PLAIN_WALKER = load(WIRE / "batch_walker.py")
-
-
-def build(where: Path, **environment: str) -> list[Path]:
-    """Runs the project's own setup.py on a copy of the kernel; the compiled modules that came out."""
-    (where / "src/braidmq/wire").mkdir(parents=True)
-    shutil.copy(ROOT / "setup.py", where)
-    for types in WIRE.glob("*.pxd"):
-        for source in (types, types.with_suffix(".py")):
-            shutil.copy(source, where / "src/braidmq/wire")
-    for package in ("braidmq", "braidmq/wire"):
-        (where / "src" / package / "__init__.py").touch()
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "out"],
-        cwd=where, check=True, capture_output=True, timeout=110, env={**os.environ, **environment},
-    )  # fmt: skip
-    return sorted((where / "out").rglob("*.so"))
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All that is compiled, by name, in a directory of its own."""
-    pytest.importorskip("Cython")
-    if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
-        pytest.skip("there is no C compiler here")
-    return {path.name.partition(".")[0]: path for path in build(tmp_path_factory.mktemp("kernel"))}
 
 
 @pytest.fixture(scope="session")
