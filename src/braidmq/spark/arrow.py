@@ -93,7 +93,7 @@ class ArrowDecoder:
             if self._buffer.count:
                 yield from self.flush()
             else:
-                # One record that is larger than the usual room.
+                # One record whose key or value is larger than the usual room.
                 self._buffer = RowBuffer(self._columns, window.size - window.at)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
@@ -120,13 +120,15 @@ class RowBuffer:
 
     __slots__ = ("_headers", "_keys", "_named", "_offsets", "_rows", "_timestamps", "_values")
 
-    def __init__(self, columns: tuple[str, ...], content_bytes: int = CONTENT_BYTES) -> None:
-        large = content_bytes > CONTENT_BYTES
+    def __init__(self, columns: tuple[str, ...], record_bytes: int | None = None) -> None:
+        """`record_bytes` is what one record may have, where the usual room is too small for it."""
+        key_bytes, value_bytes = CONTENT_BYTES // 4, CONTENT_BYTES
+        if record_bytes is not None:
+            key_bytes = value_bytes = record_bytes
         self._offsets = pa.allocate_buffer(8 * ROWS_MAX)
         self._timestamps = pa.allocate_buffer(8 * ROWS_MAX)
-        key_bytes = content_bytes if large else CONTENT_BYTES // 4
         self._keys = BytesRoom(ROWS_MAX, key_bytes) if "key" in columns else None
-        self._values = BytesRoom(ROWS_MAX, content_bytes) if "value" in columns else None
+        self._values = BytesRoom(ROWS_MAX, value_bytes) if "value" in columns else None
         self._headers = HeadersRoom() if "headers" in columns else None
         self._named = {name: BytesRoom(ROWS_MAX, SMALL_BYTES) for name in HEADER_COLUMNS if name in columns}
         self._rows = kernel.Rows(

@@ -151,6 +151,18 @@ def test_batches_are_of_bounded_size_whatever_comes() -> None:
     assert [len(value.as_py()) for value in found[-1].column("value")] == [3_000_000] * 3
 
 
+@pytest.mark.parametrize(("key_bytes", "value_bytes"), [(600_000, 10), (3_000_000, 10), (600_000, 3_000_000)])
+def test_a_record_larger_than_the_usual_room_is_a_row(key_bytes: int, value_bytes: int) -> None:
+    """S1: whichever part of it is large, between records that are not."""
+    small, large = (b"k", b"v", [], 1), (bytes(key_bytes), bytes(value_bytes), [], 1)
+    batch = bytes(build_batch([small, large, small], Codec.NONE))
+
+    found = decode([batch], ("key", "value"), 0, 3)
+
+    sizes = [(len(row["key"]), len(row["value"])) for row in found]
+    assert sizes == [(1, 1), (key_bytes, value_bytes), (1, 1)]
+
+
 def test_a_malformed_record_is_an_error_and_not_a_row() -> None:
     """S1 W5: a record cut short inside a batch with the right CRC."""
     batch = bytearray(build_batch([(None, b"value", [], 0)]))
