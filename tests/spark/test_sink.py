@@ -94,6 +94,18 @@ def test_a_named_write_done_again_writes_nothing(
     assert len(list(committed(bootstrap, topic, PARTITIONS))) == 200
 
 
+def test_no_two_named_writes_are_taken_for_one(spark: SparkSession, bootstrap: str) -> None:
+    """S3: wherever the name of a write ends and that of its topic begins."""
+    rows = spark.createDataFrame([("one",)], "value STRING")
+    with Admin(bootstrap) as admin:
+        for topic in ("bills", "eu-bills"):
+            admin.create_topic(topic, 1)
+    save(rows, bootstrap, "eu-bills", writeId="daily")
+    save(rows, bootstrap, "bills", writeId="daily-eu")
+
+    assert [len(list(committed(bootstrap, topic, 1))) for topic in ("bills", "eu-bills")] == [1, 1]
+
+
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 def test_at_least_once_needs_no_transactions(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, acks: str

@@ -246,6 +246,16 @@ def test_rows_that_cannot_be_written_say_why(ddl: str, rows: dict[str, list[Any]
         pour(ddl, [frame(**columns)], topic=None if "topic" in rows else "t")
 
 
+def test_a_record_that_was_read_without_a_time_gets_that_of_writing() -> None:
+    """S3: the source shows -1 ms there."""
+    read = frame(value=pa.array([b"a", b"b", b"c"]), timestamp=pa.array([-1_000, 7_000, None], TIME))
+
+    sent, _ = pour("value binary, timestamp timestamp", [read])
+
+    (found,) = sent.records.values()
+    assert [each.timestamp for each in found] == [NOW_MS, 7, NOW_MS]
+
+
 def test_times_and_headers_that_no_record_can_have_are_refused() -> None:
     """S3: a time before 1970; a header without a key."""
     old = frame(value=pa.array([b""]), timestamp=pa.array([-1], TIME))

@@ -45,9 +45,16 @@ class Query:
         self._clusters = [self.cluster]
 
     def task(
-        self, number: int, rows: list[str], *, batch: int = 0, run: str = "r1", attempt: int = 0
+        self,
+        number: int,
+        rows: list[str],
+        *,
+        batch: int = 0,
+        run: str = "r1",
+        attempt: int = 0,
+        attempt_id: int = 0,
     ) -> TaskResult:
-        place = Place(self.family, self.scope, batch, run, number, attempt)
+        place = Place(self.family, self.scope, batch, run, number, attempt, attempt_id)
         arrow = pa.record_batch([pa.array(rows, pa.string())], names=["value"])
         return write_task(self._options, layout(SCHEMA, self.topic), iter([arrow]), place)
 
@@ -151,6 +158,17 @@ def test_speculative_attempts_do_not_disturb_each_other(query: Query, winner: in
     each_once(query)
 
 
+@pytest.mark.parametrize("winner", [0, 1])
+def test_a_stage_that_is_run_again_does_not_abort_what_was_written(query: Query, winner: int) -> None:
+    """S3: Spark counts attempts anew then, and those of the earlier run go on; either may come first."""
+    both = [query.task(0, ROWS, attempt_id=7), query.task(0, ROWS, attempt_id=12)]
+
+    query.driver().commit(0, [both[winner]])
+
+    each_once(query)
+    assert query.open_transactions() == []
+
+
 def test_a_task_that_fails_leaves_nothing_open(query: Query) -> None:
     """S3: readers do not wait for a transaction that nobody will end."""
 
@@ -158,7 +176,7 @@ def test_a_task_that_fails_leaves_nothing_open(query: Query) -> None:
         yield pa.record_batch([pa.array(ROWS)], names=["value"])
         raise OSError("the input ended early")
 
-    place = Place(query.family, query.scope, 0, "r1", 0, 0)
+    place = Place(query.family, query.scope, 0, "r1", 0, 0, 0)
     with pytest.raises(OSError, match="early"):
         write_task(query._options, layout(SCHEMA, query.topic), broken(), place)
     assert query.open_transactions() == []

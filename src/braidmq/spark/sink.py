@@ -72,15 +72,15 @@ class BatchWriter(DataSourceArrowWriter):
         self._number = number
         self._scope = None
         if options.write_id is not None:
-            # With the topic, so that one name for writes to several topics does not make them one.
-            self._scope = "-".join(filter(None, (options.prefix, options.write_id, options.topic)))
+            # With the topic, so that one name for writes to several topics does not make them one. None of
+            # the three has a slash in it.
+            self._scope = f"{options.prefix}/{options.topic or ''}/{options.write_id}"
         self._family = f"{self._scope or options.prefix}/"
 
     @told()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
-        task, attempt = context.partitionId(), context.attemptNumber()
-        place = Place(self._family, self._scope, self._number, self._run, task, attempt)
+        place = Place(self._family, self._scope, self._number, self._run, *_attempt(context))
         return write_task(self._options, self._where, iterator, place)
 
     @told()
@@ -117,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise SinkError("Spark did not say which batch of which query this is; Spark 4.1 or newer does")
         run = (context.getLocalProperty(RUN_ID) or "")[:RUN_LENGTH]
         scope = f"{self._options.prefix}-{query}"
-        place = Place(f"{scope}/", scope, int(batch), run, context.partitionId(), context.attemptNumber())
+        place = Place(f"{scope}/", scope, int(batch), run, *_attempt(context))
         return write_task(self._options, self._where, iterator, place)
 
     @told()
@@ -176,6 +176,11 @@ def _context() -> Any:
     return context
 
 
+def _attempt(context: Any) -> tuple[int, int, int]:
+    """The task, which try of it this is, and what tells it from a try of that number in another stage."""
+    return context.partitionId(), context.attemptNumber(), context.taskAttemptId()
+
+
 def _look(options: SinkOptions) -> None:
     """Finds a wrong address or a missing topic on the driver, before there are tasks to fail."""
     key = repr(options)
@@ -189,4 +194,6 @@ def _look(options: SinkOptions) -> None:
             check_topic(session.cluster, options.topic)
     except (ApiError, ClientError) as error:
         raise sink_error(error, f"writing to {options.bootstrap}: {error}") from None
+    if len(_looked) >= COMMITTERS_MAX:
+        _looked.clear()
     _looked.add(key)

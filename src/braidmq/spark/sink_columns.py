@@ -48,6 +48,7 @@ ACCEPTED: Mapping[str, tuple[tuple[type[DataType], ...], str]] = {
 CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "tag": "STRING", "partition": "INT"}
 HEADER_FIELDS = ("key", "value")
 MICROSECONDS_PER_MS = 1_000
+NO_TIME_US = -1_000
 NO_BYTES = b""
 
 
@@ -168,8 +169,10 @@ def _timestamps(array: pa.Array | None) -> NumberColumn | None:
     if array is None:
         return None
     in_us = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
-    first = pc.min(in_us).as_py()
-    if first is not None and first < 0:
+    if (pc.min(in_us).as_py() or 0) < 0:
+        # What the source shows of a record without a time.
+        in_us = pc.if_else(pc.equal(in_us, NO_TIME_US), pa.scalar(None, pa.int64()), in_us)
+    if (pc.min(in_us).as_py() or 0) < 0:
         raise RowError("a timestamp before 1970 cannot be that of a record; write it into the value")
     return _numbers(in_us)
 

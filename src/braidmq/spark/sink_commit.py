@@ -8,7 +8,8 @@ came.
 The way through, in the order of events:
 
 1. A task writes its rows in a transaction of its own, leaves it open, and returns its identity (transactional
-   id, producer id, epoch). The id names query, run, task and attempt, so no two attempts share one.
+   id, producer id, epoch). The id names query, run, task and attempt, so no two attempts share one; where
+   a stage is run again and counts them anew, an id that is in use is left to whoever has it.
 2. The driver checks that all these transactions are still open, and then decides: one small transaction, the
    chief's, commits the batch's number and all identities to the query's ledger (`sink_ledger.py`).
 3. The driver commits the tasks' transactions. They need nobody's memory for that: anyone who reads the ledger

@@ -16,6 +16,7 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.errors import ClientError
 from braidmq.client.producer import Acks
 from braidmq.client.transactional import PROTOCOL_2, Identity, TransactionalClient
+from braidmq.client.transactions import ONGOING
 from braidmq.spark.sink_batches import Batches, Records
 from braidmq.spark.sink_columns import Layout
 from braidmq.spark.sink_commit import (
@@ -46,6 +47,8 @@ class Place:
     run: str
     task: int
     attempt: int
+    attempt_id: int
+    """Spark counts attempts anew when a stage is run again, and this number never."""
 
     @property
     def transactional_id(self) -> str:
@@ -142,7 +145,7 @@ def _write_in_transaction(
 ) -> TaskResult:
     """The rows in a transaction that is left open; in place of the one that a decision has lost, if given."""
     client = session.client
-    identity = client.take(place.transactional_id, options.transaction_timeout_ms)
+    identity = client.take(_free_id(client, place), options.transaction_timeout_ms)
     try:
         sender = BatchSender(
             session.lines,
@@ -167,6 +170,18 @@ def _write_in_transaction(
         identity,
         min(at.topic for at in sender.partitions),
     )
+
+
+def _free_id(client: TransactionalClient, place: Place) -> str:
+    """The transactional id of this attempt; a new one where another attempt of that number holds it.
+
+    That one belongs to an earlier run of the stage and may have won: to take its id would abort its rows.
+    """
+    usual = place.transactional_id
+    state = client.described([usual]).get(usual)
+    if state is None or state.transaction_state != ONGOING:
+        return usual
+    return f"{usual}-{place.attempt_id}"
 
 
 def _send(
