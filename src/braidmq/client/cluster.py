@@ -52,7 +52,9 @@ class Cluster:
         client_id: str = CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
         security: Security = UNPROTECTED,
+        creates_topics: bool = True,
     ) -> None:
+        """`creates_topics`: one that is asked for and missing is made, where the cluster allows that."""
         self.clock = SystemClock()
         self.timeout_s = timeout_s
         self.cluster_id = ""
@@ -60,16 +62,17 @@ class Cluster:
         self.brokers: dict[int, Address] = {}
         self._client_id = client_id
         self._security = security
+        self._creates_topics = creates_topics
         self._bootstrap = list(parse_addresses(bootstrap))
         self._connections: dict[Address, Connection] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._partition_counts: dict[str, int] = {}
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; asks once, and creates the topic where that is allowed."""
+        """How many partitions a topic has; asks once."""
         if topic not in self._partition_counts:
             for attempt in self.attempts():
-                answer = self.refresh([topic], create=True)
+                answer = self.refresh([topic], create=self._creates_topics)
                 code = ErrorCode(answer.topics[0].error_code)
                 if code is ErrorCode.NONE:
                     break

@@ -38,6 +38,8 @@ RECORD_BYTES = 1024
 CHECKED_BYTES = 256 * 1024
 """So many are checked before they are decoded: what is small enough to be in the cache when that is done."""
 WAIT_MS = 500
+WATERMARK_PATIENCE_S = 10.0
+"""How long a partition may end before what is to be read: one that has a new leader does so for a moment."""
 NO_SESSION_EPOCH = -1
 ABORT_MARKER = b"\x00\x00\x00\x00"
 """The key of the control record that ends an aborted transaction: version 0, type 0 (KIP-98)."""
@@ -70,6 +72,7 @@ class RangeFetch:
         self._room = FrameRoom()
         self._asked: tuple[Connection, int] | None = None
         self._record_bytes = RECORD_BYTES
+        self._progress_s = cluster.clock.monotonic()
         self.position = start
 
     def batches(self) -> Iterator[memoryview]:
@@ -85,15 +88,12 @@ class RangeFetch:
             view = memoryview(answer.records or b"")
             first, end, last = find_batches(view, self.position) if view else (-1, 0, -1)
             if first < 0:
-                raise ClientError(
-                    f"{self._at} ends at {answer.high_watermark}, and was to be read up to {self._end};"
-                    " records that were there are gone: has the topic been deleted and made again?"
-                )
+                raise ClientError(f"{self._at}: the broker's answer has no batch from {self.position} on")
             newest = parse_header(view, last)
             self.position = newest.next_offset
             if self.position < self._end:
                 self._record_bytes = 1 + newest.size // max(1, newest.record_count)
-                self._ask()
+                self._ask_ahead()
             if answer.aborted_transactions and self._isolation is Isolation.READ_COMMITTED:
                 for batch in committed(split_batches(view[first:end]), answer.aborted_transactions):
                     yield from self._checked(batch.view)
@@ -122,19 +122,23 @@ class RangeFetch:
         for attempt in self._cluster.attempts():
             try:
                 answer = self._receive()
-            except (Unreachable, TimedOut) as error:
+            except (ApiError, Unreachable, TimedOut) as error:
                 self._lose_route()
-                attempt.failed(error, retriable=isinstance(error, Unreachable))
+                attempt.failed(error, retriable=_may_pass(error))
                 continue
             if self._check(answer, attempt):
+                self._progress_s = self._cluster.clock.monotonic()
                 return answer
         raise AssertionError("attempts end by raising")
 
     def _check(self, answer: PartitionData, attempt: Attempt) -> bool:
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE:
-            if answer.records or answer.high_watermark < self._end:
+            if answer.records:
                 return True
+            behind_s = self._cluster.clock.monotonic() - self._progress_s
+            if answer.high_watermark < self._end and behind_s > WATERMARK_PATIENCE_S:
+                raise RecordsLost(self._at, self.position, self._end, ends=answer.high_watermark)
             # The broker had nothing yet, which a follower that just took over may say for a moment.
             attempt.failed(TimedOut(f"{self._at}: nothing at offset {self.position}"), retriable=True)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -156,6 +160,13 @@ class RangeFetch:
         if answer.error_code != ErrorCode.NONE:
             raise ApiError(ErrorCode(answer.error_code), f"fetch refused by {connection.address}")
         return answer.responses[0].partitions[0]
+
+    def _ask_ahead(self) -> None:
+        """The next request, as soon as it is known; where that fails, it is made when it is waited for."""
+        try:
+            self._ask()
+        except (ApiError, Unreachable, TimedOut):
+            self._lose_route()
 
     def _ask(self) -> None:
         left_bytes = max(FETCH_BYTES_MIN, (self._end - self.position) * self._record_bytes)
@@ -182,6 +193,10 @@ class RangeFetch:
             self._asked[0].close()
             self._asked = None
         self._cluster.forget(self._at.topic)
+
+
+def _may_pass(error: ApiError | ClientError) -> bool:
+    return error.code.retriable if isinstance(error, ApiError) else isinstance(error, Unreachable)
 
 
 def split_batches(view: memoryview) -> list[StoredBatch]:

@@ -147,7 +147,7 @@ def narrow(
     narrowed = {at: max(starts[at], first) for at in kept}
     ending = {at: ends[at] if end is None else min(ends[at], end) for at in kept}
     from_ms = _earliest_ms(pushed)
-    if from_ms is not None and (unread := {at: from_ms for at in kept if narrowed[at] < ending[at]}):
+    if from_ms > 0 and (unread := {at: from_ms for at in kept if narrowed[at] < ending[at]}):
         for at, spot in list_offsets(cluster, unread).items():
             narrowed[at] = max(narrowed[at], spot.offset) if spot.offset >= 0 else ending[at]
     return narrowed, ending
@@ -159,7 +159,8 @@ def _offset_range(pushed: Pushed) -> tuple[int, int | None]:
         if each.kind is EqualTo:
             low, high = each.value, each.value + 1
         elif each.kind is In:
-            low, high = min(each.value, default=0), max(each.value, default=-1) + 1
+            some = [one for one in each.value if one is not None]
+            low, high = min(some, default=0), max(some, default=-1) + 1
         elif each.kind in (GreaterThan, GreaterThanOrEqual):
             low, high = each.value + (each.kind is GreaterThan), None
         else:
@@ -169,11 +170,14 @@ def _offset_range(pushed: Pushed) -> tuple[int, int | None]:
     return first, end
 
 
-def _earliest_ms(pushed: Pushed) -> int | None:
-    """The earliest time, in whole milliseconds as brokers keep them, that the conditions allow."""
-    lows = []
+def _earliest_ms(pushed: Pushed) -> int:
+    """The earliest time, in whole milliseconds as brokers keep them, that the conditions allow.
+
+    Zero where they allow any: brokers take no times before 1970, and negative ones for something else.
+    """
+    lows = [0]
     for each in pushed.about("timestamp"):
-        values = each.value if each.kind is In else [each.value]
+        values = [one for one in each.value if one is not None] if each.kind is In else [each.value]
         if each.kind not in (LessThan, LessThanOrEqual) and all(isinstance(one, datetime) for one in values):
             lows.append(min((int(one.timestamp() * 1000) for one in values), default=0))
-    return max(lows, default=None)
+    return max(lows)

@@ -12,7 +12,7 @@ from braidmq.spark import positions
 from braidmq.spark.log_dirs import describe
 from braidmq.spark.positions import Offsets
 from braidmq.spark.query import Query
-from braidmq.wire.errors import ApiError
+from braidmq.wire.errors import ApiError, ErrorCode
 
 
 class Pace:
@@ -24,11 +24,11 @@ class Pace:
         self._last_s: float | None = None
 
     def waits(self, begins: Offsets, ends: Offsets) -> bool:
+        """The first batch of a run does not wait, as in Spark's Kafka source."""
         now_s = SystemClock().monotonic()
         new = sum(ends[at] - begins[at] for at in ends)
-        if self._last_s is None:
-            self._last_s = now_s
-        if self._least is not None and new < self._least and now_s - self._last_s < self._delay_max_s:
+        is_early = self._last_s is not None and now_s - self._last_s < self._delay_max_s
+        if self._least is not None and new < self._least and is_early:
             return True
         self._last_s = now_s
         return False
@@ -75,8 +75,18 @@ def _stored_bytes(cluster: Cluster, some: list[TopicPartition]) -> dict[TopicPar
             answer = describe(connection, group)
         except (ApiError, ClientError) as error:
             raise ClientError(f"option maxBytesPerTrigger needs the broker to tell sizes: {error}") from None
-        for result in answer.results:
-            for topic in result.topics:
-                for part in topic.partitions:
-                    found[TopicPartition(topic.name, part.partition_index)] = max(0, part.partition_size)
+        found |= {
+            TopicPartition(topic.name, part.partition_index): part.partition_size
+            for result in answer.results
+            for topic in result.topics
+            for part in topic.partitions
+            if part.partition_size >= 0
+        }
+        if untold := [at for at in group if at not in found]:
+            code = ErrorCode(answer.error_code or next((each.error_code for each in answer.results), 0))
+            raise ClientError(
+                f"option maxBytesPerTrigger needs the broker to tell sizes, and {connection.address} does not"
+                f" tell that of {untold[0]} ({code.name.lower().replace('_', ' ')}); it may want the"
+                " permission DESCRIBE on the cluster, or use maxOffsetsPerTrigger"
+            )
     return found

@@ -17,8 +17,12 @@ ADVICE = (
 class RecordsLost(RuntimeError):
     """Offsets from `first` on, and before `end`, cannot be read any more."""
 
-    def __init__(self, at: TopicPartition, first: int, end: int, begins: int | None = None) -> None:
+    def __init__(
+        self, at: TopicPartition, first: int, end: int, begins: int | None = None, ends: int | None = None
+    ) -> None:
+        """`begins` and `ends` are the partition's now, where they say what happened."""
         where = f"; the partition now begins at {begins}" if begins is not None else ""
+        where += f"; the partition now ends at {ends}" if ends is not None else ""
         super().__init__(
             f"{at}: records from offset {first} on were to be read and are gone{where}. Retention has removed"
             f" them, or the topic was deleted and made again. {ADVICE}"
@@ -27,9 +31,10 @@ class RecordsLost(RuntimeError):
         self.first = first
         self.end = end
         self.begins = begins
+        self.ends = ends
 
-    def __reduce__(self) -> tuple[type[RecordsLost], tuple[TopicPartition, int, int, int | None]]:
-        return RecordsLost, (self.at, self.first, self.end, self.begins)
+    def __reduce__(self) -> tuple[type[RecordsLost], tuple[TopicPartition, int, int, int | None, int | None]]:
+        return RecordsLost, (self.at, self.first, self.end, self.begins, self.ends)
 
 
 def report_loss(lost: RecordsLost, fail: bool) -> None:

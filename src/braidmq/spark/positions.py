@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from braidmq.client.cluster import Cluster, TopicPartition
@@ -19,6 +20,13 @@ Offsets = dict[TopicPartition, int]
 CLIENT_ID = "braid-spark"
 
 
+class Missing(Enum):
+    """What a topic or partition is that a query names and the cluster does not have."""
+
+    IS_AN_ERROR = "an error"
+    IS_LEFT_OUT = "left out"
+
+
 class TopicMissing(OptionError):
     """A topic or partition that was asked for by name and is not there."""
 
@@ -27,17 +35,27 @@ def connect(query: Query) -> Cluster:
     """The cluster of a query; nothing is sent before the first question."""
     client_id = query.client_settings.get("client.id", CLIENT_ID)
     security = parse_security(query.client_settings)
-    return Cluster(query.bootstrap, client_id=client_id, timeout_s=query.timeout_s, security=security)
+    return Cluster(
+        query.bootstrap,
+        client_id=client_id,
+        timeout_s=query.timeout_s,
+        security=security,
+        creates_topics=False,
+    )
 
 
 class Topology(NamedTuple):
-    """Every partition a query reads, as the cluster has them now, and the ids of their topics."""
+    """Every partition a query reads, as the cluster has them now, who leads it, and the ids of topics."""
 
-    partitions: list[TopicPartition]
+    leaders: dict[TopicPartition, int]
     topic_ids: dict[str, bytes]
 
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return list(self.leaders)
 
-def topology(cluster: Cluster, query: Query) -> Topology:
+
+def topology(cluster: Cluster, query: Query, missing: Missing = Missing.IS_AN_ERROR) -> Topology:
     """Asks for what the query subscribes to; TopicMissing where it names what is not there."""
     subscription = query.subscription
     if subscription.pattern is not None:
@@ -47,24 +65,31 @@ def topology(cluster: Cluster, query: Query) -> Topology:
     else:
         answer = cluster.refresh(list(subscription.topics or subscription.assigned))
         chosen = answer.topics
-    found, ids = [], {}
+    found: dict[TopicPartition, int] = {}
+    ids: dict[str, bytes] = {}
     for topic in chosen:
         code = ErrorCode(topic.error_code)
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+            if missing is Missing.IS_LEFT_OUT:
+                continue
             raise TopicMissing(f"there is no topic {topic.name!r} at {query.bootstrap}; create it first")
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"topic {topic.name}: {code.name.lower().replace('_', ' ')}")
         ids[topic.name or ""] = topic.topic_id
-        found += [TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions]
-    if subscription.assigned:
-        found = _assigned(subscription.assigned, found)
-    return Topology(sorted(found), {name: each for name, each in ids.items() if any(each)})
+        for each in topic.partitions:
+            found[TopicPartition(topic.name or "", each.partition_index)] = each.leader_id
+    chosen_at = _assigned(subscription.assigned, found, missing) if subscription.assigned else sorted(found)
+    return Topology(
+        {at: found[at] for at in chosen_at}, {name: each for name, each in ids.items() if any(each)}
+    )
 
 
 def _assigned(
-    assigned: Mapping[str, tuple[int, ...]], existing: list[TopicPartition]
+    assigned: Mapping[str, tuple[int, ...]], existing: Mapping[TopicPartition, int], missing: Missing
 ) -> list[TopicPartition]:
     asked = [TopicPartition(topic, number) for topic, numbers in assigned.items() for number in numbers]
+    if missing is Missing.IS_LEFT_OUT:
+        return [at for at in asked if at in existing]
     for at in asked:
         if at not in existing:
             count = sum(each.topic == at.topic for each in existing)

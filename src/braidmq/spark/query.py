@@ -73,6 +73,7 @@ class Query:
     trigger_offsets_min: int | None = None
     trigger_delay_max_ms: int = 900_000
     trigger_bytes_max: int | None = None
+    fetch_bytes: int | None = None
     timeout_s: float = DEFAULT_REQUEST_TIMEOUT_MS / 1000
 
     @property
@@ -115,6 +116,7 @@ def parse_query(given: Mapping[str, str], streaming: bool) -> Query:
         trigger_offsets_min=options.count("minOffsetsPerTrigger"),
         trigger_delay_max_ms=_duration_ms(options, "maxTriggerDelay", "15m"),
         trigger_bytes_max=options.count("maxBytesPerTrigger"),
+        fetch_bytes=_least(options, "max.partition.fetch.bytes", "fetch.max.bytes"),
         timeout_s=(options.count("request.timeout.ms") or DEFAULT_REQUEST_TIMEOUT_MS) / 1000,
     )
 
@@ -123,6 +125,10 @@ def extra_columns(given: Mapping[str, str]) -> tuple[bool, bool]:
     """Whether headers, and whether tag and message id, are columns; asked of batch and stream alike."""
     options = Options(given, READ_OPTIONS, WHAT)
     return options.boolean("includeHeaders", False), options.boolean("includeTag", False)
+
+
+def _least(options: Options, *names: str) -> int | None:
+    return min((given for name in names if (given := options.count(name)) is not None), default=None)
 
 
 def _subscription(options: Options) -> Subscription:

@@ -28,7 +28,7 @@ from braidmq.spark.group import GroupPositions
 from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import OptionError
 from braidmq.spark.plan import directories, plan
-from braidmq.spark.positions import Offsets, Topology
+from braidmq.spark.positions import Missing, Offsets, Topology
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Task, tasks
 from braidmq.spark.task import read_task
@@ -48,20 +48,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = columns
         self._cluster: Cluster | None = None
         self._group: GroupPositions | None = None
-        self._topology = Topology([], {})
+        self._topology = Topology({}, {})
         self._directories: dict[TopicPartition, str] = {}
+        self._ends_now = False
         self._target: Offsets | None = None
         self._ends: Offsets = {}
         self._pace = limits.Pace(query)
 
     @told()
     def initialOffset(self) -> Json:  # noqa: N802
-        some = self._refresh().partitions
+        some = self._refresh(Missing.IS_AN_ERROR).partitions
         return to_json(positions.resolve(self._connected(), self.query, some, self.query.start, "starting"))
 
     @told()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._latest(self._refresh().partitions)
+        """The target itself is taken with the first question for what is new: Spark asks where to begin
+        in between, and a start at the latest offset must not lie behind it."""
+        self._ends_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self.query.trigger_offsets_max is not None:
@@ -75,10 +78,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told()
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         known = from_json(start)
+        if self._target is None:
+            self._ends = self._latest(self._refresh().partitions)
+            self._target = self._ends if self._ends_now else None
         self._publish(known)
-        self._ends = self._latest(self._refresh().partitions) if self._target is None else self._target
-        begins = self._starts(known, self._ends)
-        ends = {at: max(end, begins[at]) for at, end in self._ends.items()}
+        ends = self._ends
+        begins = self._starts(known, ends)
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and self._pace.waits(begins, ends):
                 return start
@@ -92,11 +97,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        ends = from_json(end)
-        if any(at not in self._topology.partitions for at in ends):
+        begins, ends = from_json(start), from_json(end)
+        if not ends.keys() <= self._topology.leaders.keys():
             # After a restart Spark plans the batch that was under way before it asks for anything new.
             self._refresh()
-        starts = self._starts(from_json(start), ends)
+        for at in ends.keys() - self._topology.leaders.keys():
+            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at))
+            report_loss(lost, self.query.fail_on_data_loss)
+        starts = self._starts(begins, ends)
         splits = plan(self._connected(), self.query, starts, ends, self._directories)
         return tasks(splits, self.query.tasks_are_counted)
 
@@ -115,9 +123,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = positions.connect(self.query)
         return self._cluster
 
-    def _refresh(self) -> Topology:
-        """Looks for new topics and partitions, and for where new ones lie."""
-        known, self._topology = self._topology, positions.topology(self._connected(), self.query)
+    def _refresh(self, missing: Missing | None = None) -> Topology:
+        """Looks for new topics, partitions and leaders, and for where these keep them."""
+        if missing is None:
+            missing = Missing.IS_AN_ERROR if self.query.fail_on_data_loss else Missing.IS_LEFT_OUT
+        known, self._topology = self._topology, positions.topology(self._connected(), self.query, missing)
         if known != self._topology:
             self._directories = directories(self._connected(), self.query, self._topology)
         return self._topology
@@ -126,14 +136,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions.edges(self._connected(), some, Start.LATEST, self.query.isolation)
 
     def _starts(self, begins: Offsets, ends: Offsets) -> Offsets:
-        """Where each partition of `ends` begins: as Spark has it, or at its first record if it is new."""
+        """Where each partition of `ends` begins: as Spark has it, or at its first record if it is new.
+
+        One that ends before that has lost records. If that is no failure, it goes on from its end, as in
+        Spark's Kafka source: what is there may be another topic's records, or some that were read before.
+        """
         for at, offset in begins.items():
             if ends.get(at, -1) < offset:
-                lost = RecordsLost(at, offset, offset, ends.get(at))
+                lost = RecordsLost(at, offset, offset, ends=ends.get(at))
                 report_loss(lost, self.query.fail_on_data_loss)
         new = [at for at in ends if at not in begins]
         firsts = positions.edges(self._connected(), new, Start.EARLIEST, self.query.isolation) if new else {}
-        return {at: begins[at] if at in begins else min(firsts[at], ends[at]) for at in ends}
+        return {at: min(begins.get(at, firsts.get(at, end)), end) for at, end in ends.items()}
 
     def _publish(self, processed: Offsets) -> None:
         if self._group is None:

@@ -68,7 +68,10 @@ def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Ite
             return
         except RecordsLost as lost:
             begins = positions.earliest(cluster, split.at)
-            report_loss(RecordsLost(lost.at, lost.first, split.end, begins), query.fail_on_data_loss)
+            told_begins = begins if lost.ends is None else None
+            report_loss(
+                RecordsLost(lost.at, lost.first, split.end, told_begins, lost.ends), query.fail_on_data_loss
+            )
             if begins <= fetch.position:
                 # The partition ends before what was to be read: it was made anew, and is another one.
                 return
@@ -77,7 +80,7 @@ def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Ite
 
 def fetch_bytes(query: Query) -> int:
     """What one answer may hold; a user's own `max.partition.fetch.bytes` goes before ours."""
-    return int(query.client_settings.get("max.partition.fetch.bytes", FETCH_BYTES))
+    return FETCH_BYTES if query.fetch_bytes is None else query.fetch_bytes
 
 
 @contextmanager

@@ -84,6 +84,7 @@ def test_times_go_before_offsets() -> None:
         ({"bootstrap.servers": "host:port"}, "bootstrap.servers: 'host:port': the port must be a number"),
         ({"kafka.security.protocol": "TLS"}, "security.protocol is 'TLS'; it must be one of PLAINTEXT, SSL"),
         ({"kafka.security.protocol": "SASL_SSL"}, "sasl.mechanism is ''"),
+        ({"kafka.max.partition.fetch.bytes": "much"}, "fetch.bytes is 'much'; it must be a whole"),
         ({"maxTriggerDelay": "soon"}, "write a time like 500ms"),
         ({"kafka.group.id": "a", "group.id": "b"}, "given twice"),
     ],

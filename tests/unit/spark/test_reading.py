@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import (
     EqualTo,
+    Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
@@ -23,9 +24,11 @@ from pyspark.sql.datasource import (
 )
 
 from braidmq.client import Producer
-from braidmq.client.cluster import TopicPartition
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.connection import Connection
+from braidmq.client.errors import ClientError
 from braidmq.client.groups import Groups
-from braidmq.spark import filters, local_log, positions
+from braidmq.spark import filters, limits, local_log, positions
 from braidmq.spark.batch_reader import plan_batch
 from braidmq.spark.fetch import RangeFetch, StoredBatch, committed, split_batches
 from braidmq.spark.filters import Pushed, push
@@ -38,6 +41,7 @@ from braidmq.spark.task import read_split
 from braidmq.testing import BrokerProcess
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.cluster import DescribeLogDirsResponse
 from braidmq.wire.messages.fetch import AbortedTransaction
 from braidmq.wire.records import build_batch, parse_header
 
@@ -252,6 +256,66 @@ def test_pushed_filters_narrow_what_is_read(bootstrap: str, new_topic: NewTopic)
     assert (ranges, found) == ([(900, 1000)], list(range(900, 1000)))
     ranges, found = plan(LessThan(("timestamp",), at_ms), EqualTo(("topic",), topic))
     assert (ranges, found) == ([(0, 1000)], list(range(900)))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (In(("offset",), (3, None, 5)), [3, 5]),
+        (In(("offset",), (None,)), []),
+        (GreaterThanOrEqual(("timestamp",), datetime(1969, 12, 31, 23, tzinfo=UTC)), list(range(10))),
+        (GreaterThan(("timestamp",), datetime.fromtimestamp(-0.001, UTC)), list(range(10))),
+        (LessThan(("timestamp",), datetime(1960, 1, 1, tzinfo=UTC)), []),
+    ],
+)
+def test_nulls_and_times_before_1970_in_filters_are_no_trouble(
+    bootstrap: str, new_topic: NewTopic, given: Filter, kept: list[int]
+) -> None:
+    """S1: a broker takes a negative time for the end of the partition, or refuses it."""
+    topic = new_topic()
+    send(bootstrap, topic, 10)
+    pushed, left = push([given])
+
+    assert left == []
+    assert values(query_for(bootstrap, topic), pushed) == kept
+
+
+def test_a_leader_that_is_not_known_for_a_moment_is_waited_for(bootstrap: str, new_topic: NewTopic) -> None:
+    """S1: in the midst of a range, whether the next batches were asked for ahead or are waited for."""
+    topic = new_topic()
+    send(bootstrap, topic, 3000)
+
+    class Unsettled(Cluster):
+        asked = 0
+
+        def leader(self, at: TopicPartition) -> Connection:
+            self.asked += 1
+            if self.asked % 3:
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader")
+            return super().leader(at)
+
+    with Unsettled(bootstrap, creates_topics=False) as cluster:
+        fetch = RangeFetch(cluster, TopicPartition(topic, 0), 0, 3000, Isolation.READ_UNCOMMITTED, 4096)
+        found = sum(each.header.record_count for view in fetch.batches() for each in split_batches(view))
+
+    assert found == 3000
+    assert cluster.asked > 6
+
+
+def test_a_limit_in_bytes_needs_sizes(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: a broker that does not tell them, as Kafka to those without permission, has no disk of 0 B."""
+    refusal = DescribeLogDirsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), results=[])
+    monkeypatch.setattr(limits, "describe", lambda *_: refusal)
+    at = TopicPartition(new_topic(), 0)
+    query = query_for(bootstrap, at.topic)
+
+    with (
+        positions.connect(query) as cluster,
+        pytest.raises(ClientError, match=r"does not tell that of .* \(cluster authorization failed\)"),
+    ):
+        limits.record_bytes(cluster, query, [at])
 
 
 def test_filters_that_are_not_understood_are_left_to_spark() -> None:

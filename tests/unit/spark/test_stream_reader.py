@@ -1,0 +1,140 @@
+"""What the driver's side of a stream answers when Spark asks; no Spark session is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from braidmq.client import Admin, Producer
+from braidmq.spark.loss import RecordsLost
+from braidmq.spark.positions import TopicMissing
+from braidmq.spark.query import parse_query
+from braidmq.spark.splits import Task
+from braidmq.spark.stream_reader import StreamReader
+
+NewTopic = Callable[..., str]
+MakeReader = Callable[..., StreamReader]
+EVERYTHING = ReadAllAvailable()
+
+
+@pytest.fixture
+def reader(bootstrap: str) -> Iterator[MakeReader]:
+    made: list[StreamReader] = []
+
+    def make(**options: str) -> StreamReader:
+        given = {"bootstrap.servers": bootstrap, "groupId": ""} | options
+        made.append(StreamReader(parse_query(given, streaming=True), ("value",)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def send(bootstrap: str, topic: str, count: int) -> None:
+    with Producer(bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=0)
+
+
+def make_anew(bootstrap: str, topic: str, count: int) -> None:
+    with Admin(bootstrap) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 1)
+    send(bootstrap, topic, count)
+
+
+def rows(reader: StreamReader, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> int:
+    planned = reader.partitions(start, end)
+    return sum(batch.num_rows for task in planned if isinstance(task, Task) for batch in reader.read(task))
+
+
+def test_what_is_available_now_is_never_less_than_where_a_query_begins(
+    bootstrap: str, new_topic: NewTopic, reader: MakeReader
+) -> None:
+    """S2: records may come between Spark's announcement and its question where to begin."""
+    topic = new_topic()
+    send(bootstrap, topic, 10)
+    stream = reader(subscribe=topic)
+
+    stream.prepareForTriggerAvailableNow()
+    send(bootstrap, topic, 5)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, EVERYTHING)
+    send(bootstrap, topic, 5)
+
+    assert start == end == {topic: {"0": 15}}
+    assert stream.latestOffset(end, EVERYTHING) == end
+
+
+def test_a_topic_that_was_made_anew_is_gone_on_with_from_its_end(
+    bootstrap: str, new_topic: NewTopic, reader: MakeReader
+) -> None:
+    """S2: failOnDataLoss=false; what comes from then on is read, though the old topic was longer."""
+    topic = new_topic()
+    send(bootstrap, topic, 30)
+    make_anew(bootstrap, topic, 4)
+    stream = reader(subscribe=topic, failOnDataLoss="false")
+    old = {topic: {"0": 30}}
+
+    end = stream.latestOffset(old, EVERYTHING)
+    assert end == {topic: {"0": 4}}
+    assert rows(stream, old, end) == 0
+    send(bootstrap, topic, 3)
+    later = stream.latestOffset(end, EVERYTHING)
+
+    assert rows(stream, end, later) == 3
+    with pytest.raises(RecordsLost, match=r"from offset 30 on .* now ends at 7"):
+        reader(subscribe=topic).latestOffset(old, EVERYTHING)
+
+
+def test_a_batch_that_was_planned_before_its_topic_was_made_anew_can_be_got_past(
+    bootstrap: str, new_topic: NewTopic, reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: of the logged range some offsets are there; those that are not are a loss, and that is all."""
+    monkeypatch.setattr("braidmq.spark.fetch.WATERMARK_PATIENCE_S", 0.0)
+    topic = new_topic()
+    send(bootstrap, topic, 30)
+    make_anew(bootstrap, topic, 20)
+    logged = ({topic: {"0": 15}}, {topic: {"0": 30}})
+
+    assert rows(reader(subscribe=topic, failOnDataLoss="false", localLog="never"), *logged) == 5
+    with pytest.raises(RecordsLost, match=r"from offset 20 on .* now ends at 20"):
+        rows(reader(subscribe=topic, localLog="never"), *logged)
+
+
+@pytest.mark.parametrize("by", ["subscribe", "subscribePattern", "assign"])
+def test_a_topic_that_is_deleted_under_a_query_is_a_loss_and_is_not_made_again(
+    bootstrap: str, new_topic: NewTopic, reader: MakeReader, by: str
+) -> None:
+    """S2: with failOnDataLoss=false the others are gone on with, also in the batch that was under way."""
+    kept, gone = new_topic(), new_topic()
+    for topic in (kept, gone):
+        send(bootstrap, topic, 5)
+    asked = {
+        "subscribe": f"{kept},{gone}",
+        "subscribePattern": f"{kept}|{gone}",
+        "assign": f'{{"{kept}":[0],"{gone}":[0]}}',
+    }[by]
+    with Admin(bootstrap) as admin:
+        admin.delete_topic(gone)
+        start, logged = {kept: {"0": 0}, gone: {"0": 0}}, {kept: {"0": 5}, gone: {"0": 5}}
+        lenient = reader(**{by: asked, "failOnDataLoss": "false"})
+
+        assert rows(lenient, start, logged) == 5
+        assert rows(lenient, {kept: {"0": 0}}, logged) == 5
+        assert lenient.latestOffset(logged, EVERYTHING) == {kept: {"0": 5}}
+        with pytest.raises((RecordsLost, TopicMissing), match=f"{gone}"):
+            rows(reader(**{by: asked}), start, logged)
+        assert gone not in admin.list_topics()
+
+
+def test_a_stream_does_not_begin_without_its_topics(reader: MakeReader) -> None:
+    """S2: nothing is lost that was never there, whatever failOnDataLoss says."""
+    with pytest.raises(TopicMissing, match="there is no topic 'nowhere'"):
+        reader(subscribe="nowhere", failOnDataLoss="false").initialOffset()
