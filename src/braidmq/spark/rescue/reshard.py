@@ -19,7 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.client.admin import Admin
+from braidmq.client.cluster import TopicPartition
+from braidmq.client.consumer import Start
 from braidmq.client.groups import Groups
+from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.reach import reach
@@ -74,6 +77,8 @@ def prepare(job: Reshard) -> bool:
         except ApiError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
+            # Its query is started when the topic is there, so any trace of one is of another topic.
+            _refuse_used(job, "offsets")
             options = {each.name: each.value for each in admin.topic_configs(job.topic) if each.overridden}
             admin.create_topic(job.into, job.partitions, configs=options)
             return True
@@ -82,8 +87,10 @@ def prepare(job: Reshard) -> bool:
                 f"{job.into} is there with {len(there)} partitions, not {job.partitions};"
                 " name another with --into, or delete it"
             )
-        filled = any(end > start for start, end in ranges.whole(cluster, [job.into]).values())
-        if filled and not (job.checkpoint / "offsets").is_dir():
+        spans = ranges.whole(cluster, [job.into]).values()
+        if all(end == 0 for _, end in spans):
+            _refuse_used(job, "commits")
+        if any(end > start for start, end in spans) and not (job.checkpoint / "offsets").is_dir():
             raise RescueError(
                 f"{job.into} holds records, and {job.checkpoint} knows nothing of them; if they are of an"
                 " earlier run, give its --checkpoint, else name another topic with --into"
@@ -91,8 +98,22 @@ def prepare(job: Reshard) -> bool:
         return False
 
 
+def _refuse_used(job: Reshard, steps: str) -> None:
+    """RescueError where the checkpoint stands behind records that the new topic does not have."""
+    folder = job.checkpoint / steps
+    # Beside a step lies a hidden checksum of it.
+    if folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir()):
+        raise RescueError(
+            f"{job.checkpoint} belongs to an earlier copy, whose records {job.into} does not have; remove that"
+            " folder to copy all of them again, or give another --checkpoint"
+        )
+
+
 def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterator[Progress]:
-    """Copies until little is left, or (`until_still`) until nothing is left and nothing arrives."""
+    """Copies until little is left, or (`until_still`) until nothing is left and nothing arrives.
+
+    RescueError with `until_still` where records go on arriving, or lie behind an open transaction.
+    """
     copied = 0
     passes = 0
     ends = _ends(job)
@@ -106,6 +127,8 @@ def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterat
         yield Progress(copied, arrived)
         passes += 1
         if arrived == 0 or (not until_still and arrived <= CAUGHT_UP_RECORDS):
+            if until_still:
+                _refuse_open(job, ends)
             return
         if until_still and passes >= SWITCH_PASSES_MAX:
             raise RescueError(
@@ -145,6 +168,19 @@ def _watched(query: StreamingQuery) -> Iterator[int]:
 def _ends(job: Reshard) -> dict[int, int]:
     with reach(job.bootstrap, job.client_options) as cluster:
         return {at.partition: end for at, (_, end) in ranges.whole(cluster, [job.topic]).items()}
+
+
+def _refuse_open(job: Reshard, ends: Mapping[int, int]) -> None:
+    """RescueError where records lie behind `ends`: reading committed ones stops at an open transaction."""
+    with reach(job.bootstrap, job.client_options) as cluster:
+        partitions = {TopicPartition(job.topic, partition): end for partition, end in ends.items()}
+        last = list_offsets(cluster, dict.fromkeys(partitions, int(Start.LATEST)))
+    for at, end in partitions.items():
+        if last[at].offset > end:
+            raise RescueError(
+                f"{at}: a transaction is still open at offset {end}, and what lies behind that is not copied;"
+                " end it (braid txn list, then braid txn abort) or wait until it times out, then switch again"
+            )
 
 
 def _ahead(job: Reshard, ends: Mapping[int, int]) -> int:
