@@ -18,6 +18,7 @@ from braidmq.spark.lake.schema import within
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.reach import reach
 from braidmq.spark.rescue.audit import DEFAULT_COMPARED
+from braidmq.spark.rescue.failure import RescueError
 
 WITH_PLACE = (*DEFAULT_COMPARED, "timestamp", "partition", "offset")
 """What a lake keeps besides the content of a record."""
@@ -98,7 +99,12 @@ def _overlap(how: Opening, topic: str, side: Place) -> tuple[DataFrame, DataFram
     """The rows of a topic and of its lake over the offsets that both should have."""
     assert side.lake is not None
     table = side.lake.table()
-    positions = table.positions.get(topic, {})
+    positions = table.positions.get(topic)
+    if positions is None:
+        known = ", ".join(sorted(table.positions)) or "no topic that was archived"
+        raise RescueError(
+            f"{side.name} holds nothing of {topic}, so there is nothing to compare; it has {known}"
+        )
     spans, notes = {}, []
     for at, (start, end) in how.whole(topic).items():
         reached = min(positions.get(at.partition, start), end)
