@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
@@ -129,8 +130,7 @@ class Lake:
         table = onto or self.create(rows.schema)
         if _is_done(table, writer, batch):
             return table
-        schema = self.schema(table)
-        evolved = evolve(schema, rows.schema)
+        evolved = self._evolved(table, rows.schema)
         commit = Commit(
             Operation.APPEND if reached is None else Operation.ARCHIVE,
             self.clock.wall_ms(),
@@ -138,15 +138,24 @@ class Lake:
             positions=reached or {},
             writer=writer,
             batch=batch,
-            schema=evolved.jsonValue() if evolved != schema else None,
+            schema=evolved,
         )
         return self._add(table, commit)
 
     def append_staged(self, stage: Stage, *, onto: Table, reached: Positions) -> Table:
         """Adds files of raw rows that `stage` writes into the folder it is given; else as `append`."""
+        evolved = self._evolved(onto, RAW)
         files = tuple(self._staged(stage))
-        commit = Commit(Operation.ARCHIVE, self.clock.wall_ms(), added=files, positions=reached)
+        commit = Commit(
+            Operation.ARCHIVE, self.clock.wall_ms(), added=files, positions=reached, schema=evolved
+        )
         return self._add(onto, commit)
+
+    def _evolved(self, table: Table, rows: StructType) -> dict[str, Any] | None:
+        """The schema of the table with these rows where that is another; LakeError where they do not fit."""
+        schema = self.schema(table)
+        evolved = evolve(schema, rows)
+        return evolved.jsonValue() if evolved != schema else None
 
     def mark(self, writer: str, batch: int = 0) -> Table:
         """Notes that a unit of work is done, without rows."""
