@@ -22,6 +22,7 @@ from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.platform.disk import RealDisk, RealFile
 from braidmq.spark.lake import Archive, Avro, Conflict, Json, Lake, LakeError, archive, compact, sweep
+from braidmq.spark.lake.schema import dated
 from braidmq.spark.pipelines.model import AvroSchema
 
 NewTopic = Callable[..., str]
@@ -237,6 +238,14 @@ def test_json_fields_become_columns_and_new_ones_are_added(
     fields = StructType([StructField("more", LongType()), StructField("id", StringType())])
     with pytest.raises(LakeError, match="column id is bigint in the lake and string in the new rows"):
         run(spark, lake, bootstrap, topic, decode=Json(fields))
+
+
+def test_a_text_that_is_no_time_leaves_its_row_without_a_date(spark: SparkSession, lake: Lake) -> None:
+    """S5: with --date-by COLUMN; one bad record would stop the archive for good."""
+    rows = spark.createDataFrame([("2026-11-15T00:00:00Z",), ("soon",), (None,)], "at string")
+    lake.append(dated(rows, "at"))
+    found = [(row.at, row.date and str(row.date)) for row in lake.read(spark).collect()]
+    assert dict(found) == {"2026-11-15T00:00:00Z": "2026-11-15", "soon": None, None: None}
 
 
 def test_avro_fields_become_columns_and_what_does_not_parse_stays_raw(

@@ -20,7 +20,13 @@ from braidmq.spark.lake.commits import (
 
 def added(number: int) -> Commit:
     file = ParquetFile(f"date=2026-11-15/{number}.parquet", 10, 1000, 5, 6)
-    return Commit(Operation.ARCHIVE, number, added=(file,), positions={"orders": {0: number * 10}})
+    return Commit(
+        Operation.ARCHIVE,
+        number,
+        added=(file,),
+        positions={"orders": {0: number * 10}},
+        topic_ids={"orders": "0a" * 16},
+    )
 
 
 def filled(folder: Path, commits: int) -> tuple[CommitLog, Table]:
@@ -38,6 +44,7 @@ def test_commits_add_up_to_a_table(tmp_path: Path) -> None:
     assert CommitLog(tmp_path).table() == table
     assert (table.version, table.rows, table.positions) == (3, 20, {"orders": {0: 20}})
     assert table.removed == {"date=2026-11-15/0.parquet": 99}
+    assert table.topic_ids == {"orders": "0a" * 16}
 
 
 def test_of_two_writers_one_wins_and_the_other_is_told(tmp_path: Path) -> None:

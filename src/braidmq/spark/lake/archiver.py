@@ -21,12 +21,14 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
-from braidmq.spark.lake.commits import LakeError, Table
+from braidmq.spark.lake.commits import Conflict, LakeError, Table, TopicIds
 from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
 from braidmq.spark.lake.decode import Decoding, decode
 from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
+from braidmq.spark.loss import RecordsLost
+from braidmq.spark.options import merged
 from braidmq.spark.query import parse_query
 from braidmq.spark.reach import reach
 
@@ -70,21 +72,26 @@ class Step:
 def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
     """Archives everything that is there at the call, one step per commit."""
     with reach(job.bootstrap, job.client_options) as cluster:
+        ids = ranges.topic_ids(cluster, job.topics)
         there = ranges.whole(cluster, job.topics)
         table = lake.create()
+        if topic := table.remade(ids):
+            raise LakeError(
+                f"{topic} was deleted and made again since it was archived into {lake.path};"
+                " archive the new topic into a folder of its own"
+            )
         # The last run may have died between its commit and this.
         _publish(cluster, job, table, there)
-        while left := ranges.remaining(there, table.positions, job.skip_lost):
+        while left := ranges.remaining(ranges.still_there(cluster, there), table.positions, job.skip_lost):
             part = ranges.capped(left, job.rows_per_commit)
             before = table
-            table = _archive_range(spark, lake, job, table, part)
+            table = _archive_range(spark, lake, job, table, part, ids)
             _publish(cluster, job, table, part)
             ahead = sum(end - start for start, end in left.values())
             ahead -= sum(end - start for start, end in part.values())
             yield Step(table.version, table.rows - before.rows, len(table.files), ahead)
             if is_fragmented(table):
-                table = compact(lake, spark).table
-                sweep(lake)
+                table = _tidied(spark, lake)
 
 
 def follow(
@@ -103,6 +110,16 @@ def follow(
         clock.sleep(max(0.0, began_s + interval_s - clock.monotonic()))
 
 
+def _tidied(spark: SparkSession, lake: Lake) -> Table:
+    """The table after its small files were merged, by us or by whoever is doing that now."""
+    try:
+        compact(lake, spark)
+        sweep(lake)
+    except Conflict:
+        pass
+    return lake.table()
+
+
 def _publish(cluster: Cluster, job: Archive, table: Table, some: ranges.Ranges) -> None:
     """Lets the group stand where the lake does, in these partitions."""
     if job.group is None:
@@ -114,21 +131,31 @@ def _publish(cluster: Cluster, job: Archive, table: Table, some: ranges.Ranges) 
         groups.commit(job.group, known)
 
 
-def _archive_range(spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges) -> Table:
+def _archive_range(
+    spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges, ids: TopicIds
+) -> Table:
     reached: dict[str, dict[int, int]] = {}
     for at, (_, end) in part.items():
         reached.setdefault(at.topic, {})[at.partition] = end
+    known = {topic: ids[topic] for topic in reached if topic in ids}
     offsets = sum(end - start for start, end in part.values())
+    options = merged(job.client_options, {"failOnDataLoss": str(not job.skip_lost).lower()})
     if job.is_raw:
-        query = parse_query(ranges.source_options(job.bootstrap, part, job.client_options), streaming=False)
+        query = parse_query(ranges.source_options(job.bootstrap, part, options), streaming=False)
         day = lake.clock.wall_ms() // DAY_MS if job.date_by == ARCHIVED else None
         write = DirectWrite(spark, query, offsets, day)
-        return lake.append_staged(write.stage, onto=table, reached=reached)
-    rows = ranges.read_ranges(spark, job.bootstrap, part, job.client_options)
+        try:
+            return lake.append_staged(write.stage, onto=table, reached=reached, topic_ids=known)
+        except RecordsLost as lost:
+            raise LakeError(
+                f"{lost.at}: records from offset {lost.first} on are gone, retention or a trim was faster"
+                " than the archive; --skip-lost goes on with what is left"
+            ) from None
+    rows = ranges.read_ranges(spark, job.bootstrap, part, options)
     if job.decode is not None:
         rows = decode(rows, job.decode, lake.schema(table))
-    files_max = 1 + offsets // ROWS_PER_FILE
-    return lake.append(with_date_by(rows, job.date_by), onto=table, reached=reached, files_max=files_max)
+    rows, files_max = with_date_by(rows, job.date_by), 1 + offsets // ROWS_PER_FILE
+    return lake.append(rows, onto=table, reached=reached, topic_ids=known, files_max=files_max)
 
 
 def with_date_by(rows: DataFrame, by: str) -> DataFrame:

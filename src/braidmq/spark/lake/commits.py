@@ -36,6 +36,8 @@ FOLDER = "_braid"
 
 Positions = Mapping[str, Mapping[int, int]]
 """Topic → partition → the next offset to be archived."""
+TopicIds = Mapping[str, str]
+"""Topic → its id, in hex: a topic that was deleted and made again has another."""
 
 
 class LakeError(Exception):
@@ -78,6 +80,7 @@ class Commit:
     added: tuple[ParquetFile, ...] = ()
     removed: tuple[str, ...] = ()
     positions: Positions = field(default_factory=dict)
+    topic_ids: TopicIds = field(default_factory=dict)
     writer: str | None = None
     batch: int | None = None
     schema: dict[str, Any] | None = None
@@ -91,6 +94,7 @@ class Table:
     version: int = -1
     files: Mapping[str, ParquetFile] = field(default_factory=dict)
     positions: Positions = field(default_factory=dict)
+    topic_ids: TopicIds = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
     """Files that are no longer part of the table, and since when (ms); readers may still have them open."""
@@ -103,6 +107,10 @@ class Table:
     @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files.values())
+
+    def remade(self, now: TopicIds) -> str | None:
+        """A topic that is not the one that earlier commits were about; where no id is known, all are."""
+        return next((topic for topic, id_ in now.items() if self.topic_ids.get(topic, id_) != id_), None)
 
     def after(self, commit: Commit) -> Table:
         """The table with one more commit; Conflict when the commit removes what is not there."""
@@ -121,6 +129,7 @@ class Table:
             version=self.version + 1,
             files=files,
             positions=merged(self.positions, commit.positions),
+            topic_ids={**self.topic_ids, **commit.topic_ids},
             batches=batches,
             removed={path: since for path, since in removed.items() if path not in swept},
             schema=commit.schema or self.schema,
@@ -241,6 +250,7 @@ def _decode(content: Mapping[str, Any]) -> Commit:
         added=tuple(_files(content["added"])),
         removed=tuple(content["removed"]),
         positions=_positions(content["positions"]),
+        topic_ids=content.get("topic_ids", {}),
         writer=content["writer"],
         batch=content["batch"],
         schema=content["schema"],
@@ -253,6 +263,7 @@ def _decode_table(content: Mapping[str, Any]) -> Table:
         version=content["version"],
         files={file.path: file for file in _files(content["files"].values())},
         positions=_positions(content["positions"]),
+        topic_ids=content.get("topic_ids", {}),
         batches=content["batches"],
         removed=content["removed"],
         schema=content["schema"],

@@ -31,12 +31,24 @@ def partitions_of(cluster: Cluster, topics: Iterable[str]) -> list[TopicPartitio
     return [TopicPartition(topic, index) for topic in topics for index in admin.partition_indexes(topic)]
 
 
+def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of these topics; brokers from before there were any tell none."""
+    answer = cluster.refresh(list(topics))
+    return {topic.name or "": topic.topic_id.hex() for topic in answer.topics if any(topic.topic_id)}
+
+
 def whole(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
     """Everything that is readable now, up to the first transaction that is still open."""
     partitions = partitions_of(cluster, topics)
     starts = list_offsets(cluster, dict.fromkeys(partitions, int(Start.EARLIEST)))
     ends = list_offsets(cluster, dict.fromkeys(partitions, int(Start.LATEST)), READ_COMMITTED)
     return {at: (starts[at].offset, max(ends[at].offset, starts[at].offset)) for at in partitions}
+
+
+def still_there(cluster: Cluster, ranges: Ranges) -> dict[TopicPartition, tuple[int, int]]:
+    """The ranges with their beginnings as they are by now: retention moves on."""
+    starts = list_offsets(cluster, dict.fromkeys(ranges, int(Start.EARLIEST)))
+    return {at: (starts[at].offset, end) for at, (_, end) in ranges.items()}
 
 
 def remaining(

@@ -52,14 +52,14 @@ def with_date(schema: StructType) -> StructType:
 
 
 def dated(rows: DataFrame, by: str = "timestamp") -> DataFrame:
-    """Rows with the date (UTC) of the time in `by`; those that have a date keep it."""
+    """Rows with the date (UTC) of the time in `by`, if it is one; those that have a date keep it."""
     if DATE in rows.columns:
         return rows
     if by not in rows.columns:
         raise LakeError(
             f"rows have no column {by!r} to take their date from; they have {', '.join(rows.columns)}"
         )
-    return rows.withColumn(DATE, utc_date(fn.col(by).cast("timestamp")))
+    return rows.withColumn(DATE, utc_date(fn.col(by).try_cast("timestamp")))
 
 
 def utc_date(moment: Column) -> Column:

@@ -38,6 +38,7 @@ from braidmq.spark.lake.commits import (
     ParquetFile,
     Positions,
     Table,
+    TopicIds,
 )
 from braidmq.spark.lake.schema import DATE, RAW, dated, evolve, with_date, within
 
@@ -119,13 +120,15 @@ class Lake:
         writer: str | None = None,
         batch: int | None = None,
         reached: Positions | None = None,
+        topic_ids: TopicIds | None = None,
         files_max: int | None = None,
     ) -> Table:
         """Adds rows as one commit and returns the table after it.
 
         `writer` and `batch` name a unit of work, such as a streaming query and its batch: doing it again
         changes nothing. `reached` are the offsets up to which topics are now archived, in continuation of
-        those of `onto`; if another archiver has moved them meanwhile, nothing is added.
+        those of `onto`; if another archiver has moved them meanwhile, nothing is added. `topic_ids` are the
+        ids of the topics that the rows speak of.
         """
         table = onto or self.create(rows.schema)
         if _is_done(table, writer, batch):
@@ -136,18 +139,26 @@ class Lake:
             self.clock.wall_ms(),
             added=tuple(self.write(dated(rows), files_max)),
             positions=reached or {},
+            topic_ids=topic_ids or {},
             writer=writer,
             batch=batch,
             schema=evolved,
         )
         return self._add(table, commit)
 
-    def append_staged(self, stage: Stage, *, onto: Table, reached: Positions) -> Table:
+    def append_staged(
+        self, stage: Stage, *, onto: Table, reached: Positions, topic_ids: TopicIds | None = None
+    ) -> Table:
         """Adds files of raw rows that `stage` writes into the folder it is given; else as `append`."""
         evolved = self._evolved(onto, RAW)
         files = tuple(self._staged(stage))
         commit = Commit(
-            Operation.ARCHIVE, self.clock.wall_ms(), added=files, positions=reached, schema=evolved
+            Operation.ARCHIVE,
+            self.clock.wall_ms(),
+            added=files,
+            positions=reached,
+            topic_ids=topic_ids or {},
+            schema=evolved,
         )
         return self._add(onto, commit)
 

@@ -104,8 +104,8 @@ def _refuse_used(job: Reshard, steps: str) -> None:
     # Beside a step lies a hidden checksum of it.
     if folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir()):
         raise RescueError(
-            f"{job.checkpoint} belongs to an earlier copy, whose records {job.into} does not have; remove that"
-            " folder to copy all of them again, or give another --checkpoint"
+            f"{job.checkpoint} belongs to an earlier copy, whose records {job.into} does not have; remove"
+            " that folder to copy all of them again, or give another --checkpoint"
         )
 
 
