@@ -13,10 +13,11 @@ from braidmq.cli import main
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import Groups
-from braidmq.spark.lake import Archive, Lake, archive, ranges
+from braidmq.spark.lake import Archive, Conflict, Lake, archive, ranges
 from braidmq.spark.lake.reimport import Selection, reimport, select
 from braidmq.spark.rescue import audit
-from braidmq.spark.rescue.redrive import Redrive, redrive
+from braidmq.spark.rescue import redrive as redriving
+from braidmq.spark.rescue.redrive import Redrive, Redriven, redrive
 from braidmq.spark.rescue.reshard import Reshard, copy, prepare
 from braidmq.spark.rescue.reshard import switch as switch_groups
 
@@ -206,9 +207,33 @@ def test_a_redrive_killed_around_its_send_is_finished_once(
         redrive(spark, job)
     monkeypatch.setattr(Lake, "mark", marked)
     assert values(read(spark, bootstrap, orders)) == [0, 1]
+    other = Redrive(bootstrap, new_topic(), orders, job.journal)
+    assert redrive(spark, other) == Redriven(there=0, before=0, chosen=0, resumed=0)
+    with Admin(bootstrap) as admin:
+        admin.delete_records({TopicPartition(dead, 0): 1})
     done = redrive(spark, job)
-    assert (done.resumed, done.chosen) == (2, 2)
+    assert (done.resumed, done.chosen) == (1, 2), "the first letter of the plan is gone by now"
     assert values(read(spark, bootstrap, orders)) == [0, 1, 2, 3]
+
+
+def test_of_two_redrives_side_by_side_one_sends(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: both have chosen the same letters when the faster one writes its plan."""
+    dead, orders = new_topic(partitions=1), new_topic(partitions=1)
+    send(bootstrap, dead, range(3))
+    job = Redrive(bootstrap, dead, orders, Lake(tmp_path / "j"))
+    choose = redriving._chosen
+
+    def slowly(mine: Redrive, letters: DataFrame) -> DataFrame:
+        monkeypatch.setattr(redriving, "_chosen", choose)
+        assert redrive(spark, job).chosen == 3
+        return choose(mine, letters)
+
+    monkeypatch.setattr(redriving, "_chosen", slowly)
+    with pytest.raises(Conflict, match="another run began meanwhile; nothing of this one was done"):
+        redrive(spark, job)
+    assert values(read(spark, bootstrap, orders)) == [0, 1, 2]
 
 
 def test_archived_records_go_back_as_they_were(

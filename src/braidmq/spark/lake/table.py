@@ -121,6 +121,7 @@ class Lake:
         batch: int | None = None,
         reached: Positions | None = None,
         topic_ids: TopicIds | None = None,
+        alone: str | None = None,
         files_max: int | None = None,
     ) -> Table:
         """Adds rows as one commit and returns the table after it.
@@ -128,7 +129,8 @@ class Lake:
         `writer` and `batch` name a unit of work, such as a streaming query and its batch: doing it again
         changes nothing. `reached` are the offsets up to which topics are now archived, in continuation of
         those of `onto`; if another archiver has moved them meanwhile, nothing is added. `topic_ids` are the
-        ids of the topics that the rows speak of.
+        ids of the topics that the rows speak of. With `alone`, nothing is added either if a unit of work
+        whose name begins so came after `onto`.
         """
         table = onto or self.create(rows.schema)
         if _is_done(table, writer, batch):
@@ -144,7 +146,7 @@ class Lake:
             batch=batch,
             schema=evolved,
         )
-        return self._add(table, commit)
+        return self._add(table, commit, alone)
 
     def append_staged(
         self, stage: Stage, *, onto: Table, reached: Positions, topic_ids: TopicIds | None = None
@@ -174,13 +176,17 @@ class Lake:
             self.create(), Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
         )
 
-    def _add(self, table: Table, commit: Commit) -> Table:
-        return self.commit(table, commit, lambda now: self._still_fits(table, now, commit))
+    def _add(self, table: Table, commit: Commit, alone: str | None = None) -> Table:
+        return self.commit(table, commit, lambda now: self._still_fits(table, now, commit, alone))
 
-    def _still_fits(self, before: Table, now: Table, commit: Commit) -> Commit | None:
+    def _still_fits(self, before: Table, now: Table, commit: Commit, alone: str | None) -> Commit | None:
         """The commit for a table that others have changed meanwhile; None when its work is already done."""
         if _is_done(now, commit.writer, commit.batch):
             return None
+        if alone and any(name.startswith(alone) for name in now.batches.keys() - before.batches.keys()):
+            raise Conflict(
+                f"{self.path}: another run began meanwhile; nothing of this one was done, run it again"
+            )
         for topic, partitions in commit.positions.items():
             for partition in partitions:
                 was = before.positions.get(topic, {}).get(partition)

@@ -4,7 +4,10 @@ Which dead letters have been sent back is kept in a journal, a small lake of its
 topic, partition, offset, and the run that sent it. A run first writes its plan there, then sends the records
 under the plan's name, then marks the plan as done. Killed before the plan, nothing has happened. Killed after
 it, the next start sends the same records under the same name, which the sink knows to write once. So
-conditions may change from run to run: what was sent is not chosen again.
+conditions may change from run to run: what was sent is not chosen again. Of two runs side by side that chose
+from the same journal, only one gets its plan into it.
+
+A plan's name says what it sends where, since a journal may serve several topics.
 
 A record keeps its key, value, headers and time, and gets a header that says where it lay.
 """
@@ -31,7 +34,7 @@ from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import REDRIVEN, header_map, with_header
 
-PLANNED, DONE = "plan-", "done-"
+PLANNED, DONE = "plan", "done"
 PLACE = ["topic", "partition", "offset"]
 PLAN = StructType(
     [
@@ -57,6 +60,11 @@ class Redrive:
     stamp_now: bool = False
     client_options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def plans(self) -> str:
+        """How the names of all plans for these dead letters begin; topics have no slashes."""
+        return f"{PLANNED}/{self.dead_letters}/"
+
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
@@ -72,33 +80,58 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
     """Sends what is chosen; what an earlier run had planned and not finished comes first."""
     with reach(job.bootstrap, job.client_options) as cluster:
         Admin(cluster).partition_indexes(job.to)
+        ids = ranges.topic_ids(cluster, [job.dead_letters])
         spans = ranges.whole(cluster, [job.dead_letters])
+    journal = job.journal.table() if job.journal.exists else Table()
+    if journal.remade(ids):
+        raise RescueError(
+            f"{job.dead_letters} was deleted and made again, and the journal {job.journal.path} is of the"
+            " earlier one; give another --checkpoint"
+        )
+    unfinished = _unfinished(job, journal)
     letters = ranges.read_ranges(spark, job.bootstrap, spans, job.client_options)
     resumed = 0
     if not dry_run:
-        unfinished = _unfinished(job.journal.create(PLAN))
+        job.journal.create(PLAN)
         resumed = sum(_send(spark, job, letters, run) for run in unfinished)
-    known = letters.join(_sent(spark, job), PLACE, "left")
+        journal = job.journal.table()
+    sent = job.journal.read(spark, table=journal).select(*PLACE).distinct().withColumn("sent", fn.lit(1))
+    known = letters.join(sent, PLACE, "left")
     there, before = known.agg(fn.count("*"), fn.count("sent")).collect()[0]
     chosen = _chosen(job, known if job.again else known.filter("sent IS NULL"))
     if dry_run:
         return Redriven(there, before, chosen.count(), 0)
     run = uuid4().hex
     plan = chosen.select(*PLACE, fn.lit(run).alias("run"), utc_date(fn.current_timestamp()).alias(DATE))
-    job.journal.append(plan, writer=PLANNED + run, batch=0, files_max=1)
+    job.journal.append(
+        plan,
+        onto=journal,
+        writer=f"{job.plans}{job.to}/{run}",
+        batch=0,
+        topic_ids=ids,
+        alone=job.plans,
+        files_max=1,
+    )
     return Redriven(there, before, _send(spark, job, letters, run), resumed)
 
 
-def _sent(spark: SparkSession, job: Redrive) -> DataFrame:
-    """Where the letters lay that have been sent back, as far as the journal goes."""
-    rows = job.journal.read(spark) if job.journal.exists else spark.createDataFrame([], PLAN)
-    return rows.select(*PLACE).distinct().withColumn("sent", fn.lit(1))
-
-
-def _unfinished(journal: Table) -> list[str]:
-    """Runs that have a plan and no end."""
-    planned = [name.removeprefix(PLANNED) for name in journal.batches if name.startswith(PLANNED)]
-    return [run for run in planned if DONE + run not in journal.batches]
+def _unfinished(job: Redrive, journal: Table) -> list[str]:
+    """Runs that have a plan for these dead letters and no end; RescueError if one sends them elsewhere."""
+    runs = []
+    for name in journal.batches:
+        if not name.startswith(job.plans):
+            continue
+        target, run = name.removeprefix(job.plans).split("/")
+        if f"{DONE}/{run}" in journal.batches:
+            continue
+        if target != job.to:
+            raise RescueError(
+                f"a run that sends {job.dead_letters} to {target} is not finished; finish it first: braid"
+                f" pipeline redrive {job.dead_letters} --to {target} --checkpoint {job.journal.path}"
+                " --where false"
+            )
+        runs.append(run)
+    return runs
 
 
 def _chosen(job: Redrive, letters: DataFrame) -> DataFrame:
@@ -113,15 +146,15 @@ def _chosen(job: Redrive, letters: DataFrame) -> DataFrame:
 
 
 def _send(spark: SparkSession, job: Redrive, letters: DataFrame, run: str) -> int:
-    """Sends the letters of a plan and marks it as done; how many."""
+    """Sends the letters of a plan that are still there and marks it as done; how many."""
     plan = job.journal.read(spark).filter(fn.col("run") == run).select(*PLACE)
     rows = letters.join(plan, PLACE, "left_semi").withColumn("headers", with_header(REDRIVEN))
-    count = plan.count()
-    if count:
+    count = rows.count()
+    if not plan.isEmpty():
         records = as_records(rows, keep_partitions=False)
         records = records.drop("timestamp") if job.stamp_now else records
         writer = records.write.format("braid").options(**job.client_options)
         writer = writer.option("bootstrap.servers", job.bootstrap).option("topic", job.to)
         writer.option("writeId", f"redrive-{run}").mode("append").save()
-    job.journal.mark(DONE + run)
+    job.journal.mark(f"{DONE}/{run}")
     return count
