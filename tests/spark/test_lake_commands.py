@@ -127,3 +127,18 @@ def test_a_reimport_counts_first(braid: Braid, orders: str, tmp_path: Path) -> N
     code, out, _ = braid(*words[:-1], "--where", "CAST(value AS STRING) LIKE '%ada%'")
     assert code == 0
     assert out.endswith(f"would send 3 records to {orders}\n")
+
+
+def test_a_reimport_under_a_name_that_was_used_says_that_it_sent_nothing(
+    braid: Braid, orders: str, tmp_path: Path
+) -> None:
+    """S5 O1: a name stands for one selection; another under it would be lost without a word."""
+    braid("lake", "archive", orders, "--to", tmp_path / "l", "--once")
+    words = ("lake", "reimport", tmp_path / "l", "--to", orders, "--id", f"{orders}-once", "--yes")
+    _, out, _ = braid(*words, "--keys", "k1", "--json")
+    assert json.loads(out)["sent"] is True
+    code, out, _ = braid(*words, "--keys", "k0")
+    assert code == 0
+    assert f"sent nothing: {orders}-once was sent before" in out
+    _, out, _ = braid(*words, "--keys", "k0", "--json")
+    assert json.loads(out)["sent"] is False

@@ -72,6 +72,10 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     assert f"copied 30 records from {old} into {new}" in out
     assert "--switch" in out
 
+    assert main([*words, "--switch", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "no group was moved" in out
+    assert "now start" not in out
     send(bootstrap, old, range(30, 40))
     assert main([*words, "--switch", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
@@ -245,8 +249,8 @@ def test_archived_records_go_back_as_they_were(
     lake = Lake(tmp_path / "lake")
     assert sum(step.rows for step in archive(spark, lake, Archive(bootstrap, (topic,)))) == 12
     rows = select(spark, str(lake.path), Selection(from_ms=START_MS + 4, until_ms=START_MS + 9))
-    reimport(rows, bootstrap, target, f"{target}-once")
-    reimport(rows, bootstrap, target, f"{target}-once")
+    assert reimport(rows, bootstrap, target, f"{target}-once")
+    assert not reimport(rows, bootstrap, target, f"{target}-once")
     wanted = read(spark, bootstrap, topic).filter("CAST(CAST(value AS STRING) AS INT) BETWEEN 4 AND 8")
     compare = ["key", "value", "headers", "timestamp", "partition"]
     assert audit(wanted, read(spark, bootstrap, target), compare).equal

@@ -243,15 +243,18 @@ def reimport(
         if not as_json:
             cells = [(each.topic, each.date, each.rows, each.value_bytes) for each in counts]
             print_table(("topic", "date", "records#", "bytes of values#"), cells)
-        if total and not dry_run:
+        sent = bool(total) and not dry_run
+        if sent:
             confirm_unless(yes or as_json, f"Send {total:,} records to {to}?")
             write_id = write_id or f"reimport-{uuid4().hex}"
             print(f"to go on after a crash, without sending twice: --id {write_id}", file=sys.stderr)
-            back.reimport(rows, bootstrap, to, write_id, keep_partitions, settings)
+            sent = back.reimport(rows, bootstrap, to, write_id, keep_partitions, settings)
     if as_json:
-        print_json({"records": total, "sent": bool(total) and not dry_run, "parts": [*map(asdict, counts)]})
-    else:
+        print_json({"records": total, "sent": sent, "parts": [*map(asdict, counts)]})
+    elif sent or dry_run or not total:
         print(f"{'would send' if dry_run else 'sent'} {total:,} records to {to}")
+    else:
+        print(f"sent nothing: {write_id} was sent before; to send these as well, give another --id")
 
 
 @app.command()

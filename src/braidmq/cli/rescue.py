@@ -172,7 +172,7 @@ def reshard(
         bool, typer.Option("--switch", help="Copy the rest and move the groups; stop producers before.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="With --switch: show where groups would go on.")
+        bool, typer.Option("--dry-run", "-n", help="With --switch: copy, and show where groups would go on.")
     ] = False,
     checkpoint: Checkpoint = None,
     options: ClientSettings = None,
@@ -192,6 +192,8 @@ def reshard(
     braid pipeline reshard orders --partitions 64
     braid pipeline reshard orders --partitions 64 --switch
     """
+    if dry_run and not switch:
+        raise UserMistake("--dry-run shows where --switch would put groups; add --switch, or leave it out")
     name = into or f"{topic}-p{partitions}"
     place = checkpoint or Path("checkpoints") / f"reshard-{topic}-{name}"
     settings = client_options(command_config, options)
@@ -219,7 +221,10 @@ def reshard(
             [(each.group, each.unread, each.again) for each in moves],
             "Groups that would go on" if dry_run else "Groups that go on",
         )
-        print(f"now start producers and consumers on {name}; {topic} is left as it is")
+        if dry_run:
+            print("no group was moved; without --dry-run they are")
+        else:
+            print(f"now start producers and consumers on {name}; {topic} is left as it is")
     else:
         print(f"next: stop the producers of {topic}; stop the consumers; run this again with --switch;")
         print(f"then start both on {name}. Until then run it again as often as you like.")

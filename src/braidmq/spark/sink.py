@@ -70,11 +70,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._where = where
         self._run = run
         self._number = number
-        self._scope = None
-        if options.write_id is not None:
-            # With the topic, so that one name for writes to several topics does not make them one. None of
-            # the three has a slash in it.
-            self._scope = f"{options.prefix}/{options.topic or ''}/{options.write_id}"
+        self._scope = options.scope
         self._family = f"{self._scope or options.prefix}/"
 
     @told()

@@ -82,6 +82,15 @@ class SinkOptions:
     transaction_timeout_ms: int
     timeout_s: float
 
+    @property
+    def scope(self) -> str | None:
+        """The name under which a write with `writeId` is decided once; the group of its ledger."""
+        if self.write_id is None:
+            return None
+        # With the topic, so that one name for writes to several topics does not make them one. None of the
+        # three has a slash in it.
+        return f"{self.prefix}/{self.topic or ''}/{self.write_id}"
+
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool) -> SinkOptions:
     """The write that the options describe; OptionError says what is wrong with them."""

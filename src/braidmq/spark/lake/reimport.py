@@ -13,10 +13,13 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from braidmq.client.groups import Groups
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.query import open_rows
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.pipelines.frames import first_line
+from braidmq.spark.reach import reach
+from braidmq.spark.sink_options import parse_sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,19 @@ def reimport(
     write_id: str,
     keep_partitions: bool = False,
     client_options: Mapping[str, str] | None = None,
-) -> None:
-    """Sends rows to a topic, each as the record it was, all of them or none.
+) -> bool:
+    """Sends rows to a topic, each as the record it was, all of them or none; False if that was done before.
 
-    Done again under the same `write_id` after a crash, what was sent is not sent again.
+    What was sent under a `write_id` is not sent again, nor is anything else under that name. A write that
+    was decided and then killed is brought to its end.
     """
-    writer = as_records(rows, keep_partitions).write.format("braid").options(**(client_options or {}))
-    writer = writer.option("bootstrap.servers", bootstrap).option("topic", topic)
-    writer.option("writeId", write_id).mode("append").save()
+    options = {**(client_options or {}), "bootstrap.servers": bootstrap, "topic": topic, "writeId": write_id}
+    known = parse_sink(options, streaming=False, overwrite=False)
+    assert known.scope is not None
+    with reach(bootstrap, client_options or {}) as cluster:
+        decided = bool(Groups(cluster).committed(known.scope, "classic"))
+    as_records(rows, keep_partitions).write.format("braid").options(**options).mode("append").save()
+    return not decided
 
 
 def as_records(rows: DataFrame, keep_partitions: bool) -> DataFrame:
