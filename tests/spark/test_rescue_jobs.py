@@ -15,6 +15,7 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import Archive, Conflict, Lake, archive, ranges
 from braidmq.spark.lake.reimport import Selection, reimport, select
+from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import audit
 from braidmq.spark.rescue import redrive as redriving
 from braidmq.spark.rescue.redrive import Redrive, Redriven, redrive
@@ -101,6 +102,30 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
 
     assert main([*words, "--switch"]) == 0
     assert f"{old}-half has offsets in {new} already" in capsys.readouterr().out
+
+
+def test_keys_are_copied_to_where_librdkafka_goes_on_with_them(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """S6 C1: by its own hash of the key; records without one spread out."""
+    from confluent_kafka import Producer as StockProducer
+
+    old, wide = new_topic(partitions=1), new_topic(partitions=7)
+    stock = StockProducer({"bootstrap.servers": bootstrap})
+    keys = [None, b"", *(b"key-%d" % number for number in range(40))]
+    for topic in (old, wide):
+        for key in keys:
+            stock.produce(topic, b"v", key=key)
+    assert stock.flush(30) == 0
+    job = Reshard(bootstrap, old, f"{old}-wide", 7, tmp_path, partitioner=Partitioner.CRC32)
+    prepare(job)
+    assert [step.copied for step in copy(spark, job)][-1] == len(keys)
+    places = [
+        {bytes(row.key): row.partition for row in read(spark, bootstrap, topic).collect() if row.key}
+        for topic in (wide, job.into)
+    ]
+    assert len(places[0]) == 40
+    assert places[0] == places[1]
 
 
 def test_a_reshard_that_cannot_be_is_refused_with_the_reason(

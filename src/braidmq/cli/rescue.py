@@ -22,6 +22,7 @@ from braidmq.cli.spark import (
     client_options,
     spark_session,
 )
+from braidmq.spark.partitioner import Partitioner
 
 EXIT_DIFFERENT = 1
 TABLE_ROWS = 20
@@ -174,6 +175,9 @@ def reshard(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="With --switch: copy, and show where groups would go on.")
     ] = False,
+    partitioner: Annotated[
+        Partitioner, typer.Option(help="As the producers of the topic choose partitions by key.")
+    ] = Partitioner.MURMUR2,
     checkpoint: Checkpoint = None,
     options: ClientSettings = None,
     command_config: CommandConfig = None,
@@ -188,6 +192,9 @@ def reshard(
     goes on where it was. With --switch it copies the rest and sets each group to the first record in each new
     partition that it has not read: nothing is lost, some records may be read again.
 
+    Producers find their keys in the partitions they expect if --partitioner is theirs: murmur2_random for
+    Kafka's own client, consistent_random for librdkafka (confluent-kafka and others), if they set no other.
+
     Examples:
     braid pipeline reshard orders --partitions 64
     braid pipeline reshard orders --partitions 64 --switch
@@ -200,7 +207,7 @@ def reshard(
     with spark_session("braid pipeline reshard", master, config) as spark:
         from braidmq.spark.rescue import reshard as resharding
 
-        job = resharding.Reshard(bootstrap, topic, name, partitions, place.absolute(), settings)
+        job = resharding.Reshard(bootstrap, topic, name, partitions, place.absolute(), settings, partitioner)
         made = resharding.prepare(job)
         _say(as_json, f"{'made' if made else 'going on with'} {name}, {partitions} partitions")
         copied = 0

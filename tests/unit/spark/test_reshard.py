@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import Producer as StockProducer
 
 from braidmq.client import Admin, Producer
+from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import reshard
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.reshard import Reshard, copy, prepare
@@ -59,6 +61,19 @@ def idle_query(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Iterator[int] = iter(())
     monkeypatch.setattr(reshard, "_start", lambda *_: None)
     monkeypatch.setattr(reshard, "_watched", lambda _: nothing)
+
+
+@pytest.mark.usefixtures("idle_query")
+def test_a_copy_goes_on_with_the_partitioner_it_began_with(
+    bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """S6: else the records of a key would lie in two partitions."""
+    no_session: Any = None
+    job = Reshard(bootstrap, new_topic(), "wide", 2, tmp_path / "c", partitioner=Partitioner.CRC32)
+    for _ in range(2):
+        assert [each.ahead for each in copy(no_session, job)] == [0]
+    with pytest.raises(RescueError, match="a copy with --partitioner consistent_random; go on with that"):
+        next(copy(no_session, replace(job, partitioner=Partitioner.MURMUR2)))
 
 
 @pytest.mark.usefixtures("idle_query")

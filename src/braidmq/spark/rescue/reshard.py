@@ -1,9 +1,10 @@
 """A swamped topic into one with more partitions, while producers and consumers go on.
 
 Records are copied as they are, with a header that says where each came from. One task reads one old partition
-from front to back, and the key decides about the new partition as it does for every producer: so all records
-of a key lie in one new partition, in their order, and a producer that moves over goes on in the same one. The
-copy is a streaming query with a checkpoint and the exactly-once sink: it can be stopped and killed.
+from front to back, and the key decides about the new partition: so all records of a key lie in one new
+partition, in their order. How it decides is up to each client, so a producer that moves over goes on in the
+same one if the copy did as it does (`Partitioner`). The copy is a streaming query with a checkpoint and the
+exactly-once sink: it can be stopped and killed.
 
 The switch comes when producers of the old topic have stopped: the rest is copied, and every group gets its
 place in the new topic (`translate.py`).
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.client.admin import Admin
@@ -23,8 +25,10 @@ from braidmq.client.cluster import TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.client.groups import Groups
 from braidmq.client.offsets import list_offsets
+from braidmq.platform.disk import RealDisk
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
+from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
@@ -50,6 +54,7 @@ class Reshard:
     partitions: int
     checkpoint: Path
     client_options: Mapping[str, str] = field(default_factory=dict)
+    partitioner: Partitioner = Partitioner.MURMUR2
 
     @property
     def group(self) -> str:
@@ -109,11 +114,25 @@ def _refuse_used(job: Reshard, steps: str) -> None:
         )
 
 
+def _keep_partitioner(job: Reshard) -> None:
+    """Notes in the checkpoint with which partitioner a copy begins; RescueError where it was another."""
+    note = job.checkpoint / "partitioner"
+    if not note.exists():
+        job.checkpoint.mkdir(parents=True, exist_ok=True)
+        RealDisk().write_atomically(note, job.partitioner.encode())
+    elif (begun := note.read_text(encoding="utf-8")) != job.partitioner:
+        raise RescueError(
+            f"{job.checkpoint} is of a copy with --partitioner {begun}; go on with that, since with"
+            f" {job.partitioner} the records of a key would lie in two partitions"
+        )
+
+
 def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterator[Progress]:
     """Copies until little is left, or (`until_still`) until nothing is left and nothing arrives.
 
     RescueError with `until_still` where records go on arriving, or lie behind an open transaction.
     """
+    _keep_partitioner(job)
     copied = 0
     passes = 0
     ends = _ends(job)
@@ -145,6 +164,10 @@ def _start(spark: SparkSession, job: Reshard) -> StreamingQuery:
     reader = reader.option("maxRecordsPerPartition", WHOLE_PARTITIONS)
     reader = reader.option("maxOffsetsPerTrigger", str(ROWS_PER_BATCH))
     rows = reader.load().select("key", "value", with_header(ORIGIN).alias("headers"), "timestamp")
+    if job.partitioner is Partitioner.CRC32:
+        # What comes without a key is left to the sink; librdkafka takes an empty key for none.
+        by_key = fn.when(fn.octet_length("key") > 0, fn.crc32("key") % job.partitions)
+        rows = rows.withColumn("partition", by_key.cast("int"))
     writer = rows.writeStream.format("braid").options(**job.client_options)
     writer = writer.option("bootstrap.servers", job.bootstrap).option("topic", job.into)
     writer = writer.option("checkpointLocation", str(job.checkpoint))
