@@ -30,13 +30,16 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]], title: st
     """A table; columns whose heading ends in `#` hold numbers and are set to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    # As Text: in a plain string square brackets and names between colons would mean something.
+    name = None if title is None else Text(title, "table.title")
+    table = Table(title=name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in columns:
         side = "right" if heading.endswith("#") else "left"
-        table.add_column(heading.rstrip("#"), justify=side, overflow="fold")  # type: ignore[arg-type]
+        table.add_column(Text(heading.rstrip("#")), justify=side, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
     return table
 
 
