@@ -62,6 +62,10 @@ def test_a_topic_is_archived_queried_described_and_compacted(
     odd = "SELECT NULL AS nobody, named_struct('a', 1) AS nested, X'6bff' AS bytes FROM lake LIMIT 1"
     _, out, _ = braid("lake", "query", tmp_path / "l", odd, "--format", "json")
     assert json.loads(out) == {"nobody": None, "nested": {"a": 1}, "bytes": "k\\xff"}
+    late = "SELECT timestamp_millis(1000000000000000) AS late, 7 AS n, 8 AS n FROM lake LIMIT 1"
+    for layout in ("table", "csv", "json"):
+        code, out, _ = braid("lake", "query", tmp_path / "l", late, "--format", layout)
+        assert (code, "+33658-09-2" in out, "8" in out) == (0, True, True), "no calendar goes that far"
     _, out, _ = braid("lake", "query", tmp_path / "l", "SELECT id FROM lake ORDER BY id", "--format", "csv")
     assert out.split() == ["id", *"012345"]
 

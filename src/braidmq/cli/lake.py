@@ -27,6 +27,7 @@ from braidmq.cli.spark import (
     SparkConfig,
     client_options,
     connected,
+    needs_spark,
     rows_of,
     spark_session,
 )
@@ -286,8 +287,9 @@ def compact(
 @app.command()
 def describe(folder: Folder, as_json: AsJson = False) -> None:
     """Show what a lake holds: days, files, columns, and up to which offsets topics are archived."""
-    from braidmq.spark.lake.commits import LakeError
-    from braidmq.spark.lake.query import describe as described
+    with needs_spark():
+        from braidmq.spark.lake.commits import LakeError
+        from braidmq.spark.lake.query import describe as described
 
     try:
         found = described(folder)
@@ -401,21 +403,35 @@ def _step_line(step: Step, rows: int) -> None:
     print(f"commit {step.version}: {rows:,} rows so far, {step.ahead:,} offsets ahead", file=sys.stderr)
 
 
-def _print_rows(found: DataFrame, layout: Layout, limit: int) -> None:
+def _print_rows(asked: DataFrame, layout: Layout, limit: int) -> None:
+    found, names = _with_times_as_text(asked), asked.columns
     if layout is Layout.TABLE:
         shown = found.limit(limit + 1).collect()
-        print_table(found.columns, [[str(cell) for cell in row] for row in rows_of(shown[:limit])])
+        print_table(names, [[str(cell) for cell in row] for row in rows_of(shown[:limit])])
         if len(shown) > limit:
             print(f"the first {limit:,} rows; --limit shows more, --format csv or json all", file=sys.stderr)
         return
     if layout is Layout.CSV:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(found.columns)
+        writer.writerow(names)
         for row in found.toLocalIterator():
             writer.writerows(rows_of([row]))
         return
     for row in found.toLocalIterator():
-        print(json.dumps(row.asDict(recursive=True), ensure_ascii=False, default=_plain))
+        cells = row.asDict(recursive=True).values()
+        print(json.dumps(dict(zip(names, cells, strict=True)), ensure_ascii=False, default=_plain))
+
+
+def _with_times_as_text(asked: DataFrame) -> DataFrame:
+    """As Spark writes them: Python has none past the year 9999. Columns get numbers, as names may repeat."""
+    from pyspark.sql.types import TimestampType
+
+    numbered = asked.toDF(*(str(number) for number in range(len(asked.columns))))
+    kinds = [field.dataType for field in asked.schema.fields]
+    columns = zip((numbered[name] for name in numbered.columns), kinds, strict=True)
+    return numbered.select(
+        *(column.cast("string") if isinstance(kind, TimestampType) else column for column, kind in columns)
+    )
 
 
 def _plain(value: object) -> str | None:
@@ -432,7 +448,8 @@ def _selection(
     where: str | None,
     topics: list[str] | None,
 ) -> Selection:
-    from braidmq.spark.lake.reimport import Selection
+    with needs_spark():
+        from braidmq.spark.lake.reimport import Selection
 
     chosen = [each.encode() for each in (keys or "").split(",") if each]
     if keys_from is not None:

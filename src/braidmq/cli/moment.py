@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from braidmq.cli.mistake import UserMistake
 
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, where calendars end."""
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -17,13 +20,12 @@ def parse_moment(text: str, now_ms: int) -> int:
     if ago_ms is not None:
         return now_ms - ago_ms
     try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
+        # Without a zone, what the user's own clock shows.
+        return round(datetime.fromisoformat(text.strip()).timestamp() * 1000)
+    except (ValueError, OverflowError):
         raise UserMistake(
             f"{text!r} is not a time; write 2026-11-15T21:00, or 10m, 2h, 1d for how long ago"
         ) from None
-    # Without a zone, what the user's own clock shows.
-    return round(moment.timestamp() * 1000)
 
 
 def parse_duration_ms(text: str) -> int:
@@ -53,8 +55,10 @@ def _duration_ms(text: str) -> int | None:
 
 
 def format_moment(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC to the millisecond; `-` for a record without a time."""
+    """ISO 8601 in UTC to the millisecond; `-` for a record without a time, a number past the year 9999."""
     if timestamp_ms < 0:
         return "-"
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    if timestamp_ms > _LAST_MS:
+        return f"{timestamp_ms}ms"
+    moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -84,19 +84,26 @@ def connected(bootstrap: str, options: Mapping[str, str]) -> Cluster:
 
 
 @contextmanager
+def needs_spark() -> Iterator[None]:
+    """Around imports for which pyspark must be installed; UserMistake says how."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserMistake(f"{error}; run: pip install 'braidmq[spark]'") from None
+
+
+@contextmanager
 def spark_session(app: str, master: str, config: list[str] | None) -> Iterator[SparkSession]:
     """A session for one command; what goes wrong in it is told in a line, not in two stack traces."""
     settings = parse_settings(config)
-    try:
+    with needs_spark():
+        from pyspark.sql import SparkSession
+
         from braidmq.spark.session import session
-    except ImportError as error:
-        raise UserMistake(f"{error}; run: pip install 'braidmq[spark]'") from None
     # pyspark logs what it also raises, as JSON with both stack traces.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     made = None
     try:
-        from pyspark.sql import SparkSession
-
         active = SparkSession.getActiveSession()
         if active is None:
             active = made = session(app, master, ui=False, config=settings)
@@ -119,11 +126,14 @@ def _tell(error: Exception) -> None:
     from braidmq.spark.pipelines.failures import sentence
     from braidmq.spark.pipelines.mistakes import PipelineError
     from braidmq.spark.rescue.failure import RescueError
+    from braidmq.spark.rescue.plots import PlotsMissing
     from braidmq.spark.session import SparkMissing
 
-    ours = (LakeError, PipelineError, RescueError, OptionError, SparkMissing, JavaMissing)
+    ours = (LakeError, PipelineError, RescueError, PlotsMissing, OptionError, SparkMissing, JavaMissing)
     if isinstance(error, (*ours, AnalysisException)):
         raise UserMistake(sentence(str(error))) from None
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+        raise UserMistake(": ".join(filter(None, (error.filename, error.strerror)))) from None
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         print(f"braid: Spark gave up: {sentence(str(error))}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -28,7 +28,7 @@ def test_a_moment_is_a_date_or_how_long_ago(text: str, expected_ms: int) -> None
     assert parse_moment(text, NOW_MS) == expected_ms
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "-5m", "2026-13-01"])
+@pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "-5m", "2026-13-01", "0001-01-01"])
 def test_what_is_not_a_moment_is_refused_with_examples(text: str) -> None:
     """C7: the message shows how to write one."""
     with pytest.raises(UserMistake, match="10m, 2h, 1d"):
@@ -38,6 +38,8 @@ def test_what_is_not_a_moment_is_refused_with_examples(text: str) -> None:
 def test_moments_are_shown_in_utc_to_the_millisecond() -> None:
     """C7: and read back as they were."""
     assert format_moment(1_794_776_400_123) == "2026-11-15T21:00:00.123Z"
+    assert format_moment(253_402_300_799_999) == "9999-12-31T23:59:59.999Z"
+    assert format_moment(253_402_300_800_000) == "253402300800000ms"
     assert parse_moment("2026-11-15T21:00:00.123Z", NOW_MS) == 1_794_776_400_123
     assert format_moment(-1) == "-"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -37,3 +39,27 @@ def test_a_raw_archive_into_columns_of_other_types_is_refused_before_it_writes(t
     with pytest.raises(LakeError, match="column key is string in the lake and binary in the new rows"):
         lake.append_staged(stage, onto=table, reached={"orders": {0: 1}})
     assert lake.table() == table
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells", "range_ms"),
+    [
+        (pa.timestamp("us", "UTC"), [1_500_000, 9_000_000], (1_500, 9_000)),
+        (pa.string(), ["noon", "night"], (None, None)),
+        (pa.int64(), [1_500_000, 9_000_000], (None, None)),
+    ],
+)
+def test_the_times_of_a_file_are_known_where_its_timestamps_are_times(
+    tmp_path: Path, kind: pa.DataType, cells: list[object], range_ms: tuple[int | None, int | None]
+) -> None:
+    """S5: a pipeline may call a text so, and its lake must take it."""
+
+    def stage(staging: Path) -> list[Path]:
+        file = staging / "date=2026-11-15" / "part.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"n": [1, 2], "timestamp": pa.array(cells, kind)}), file)
+        return [file]
+
+    lake = Lake(tmp_path)
+    (file,) = lake.append_staged(stage, onto=lake.create(), reached={}).files.values()
+    assert (file.first_ms, file.last_ms) == range_ms

@@ -268,11 +268,14 @@ class Lake:
 
 def _time_range_ms(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
     """The earliest and the latest timestamp of a file, where its footer has them."""
+    columns = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+    number = columns.get("timestamp")
+    # A pipeline may call what it likes so, a text for one.
+    if number is None or footer.schema.column(number).logical_type.type != "TIMESTAMP":
+        return None, None
     found = []
     for index in range(footer.num_row_groups):
-        group = footer.row_group(index)
-        columns = [group.column(number) for number in range(group.num_columns)]
-        times = next((each.statistics for each in columns if each.path_in_schema == "timestamp"), None)
+        times = footer.row_group(index).column(number).statistics
         if times is None or not times.has_min_max:
             return None, None
         # Raw, in microseconds: as a datetime a wild timestamp could not be shown.
