@@ -63,6 +63,30 @@ def test_throughput_skew_hot_keys_lateness_and_lag(
     assert all(path.read_bytes().startswith(PNG) and f"({path.name})" in page for path in drawn)
 
 
+def test_empty_partitions_wild_times_and_what_lies_before_the_report(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """S7: all in one of four is a skew; the oldest unread record is not known where it was not read."""
+    topic = new_topic(partitions=4, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    with Producer(bootstrap) as producer:
+        for timestamp_ms in (START_MS, START_MS + 60_000, 10**15):
+            producer.send(topic, b"v", partition=2, timestamp_ms=timestamp_ms)
+    with Groups(bootstrap) as groups:
+        groups.commit(f"{topic}-slow", {TopicPartition(topic, 2): 0})
+    made = summarise(spark, Wanted(bootstrap, (topic,), from_ms=START_MS + 1))
+    found = [(row["partition"], row["records"], row["skew"]) for row in made.tables["partitions"]]
+    assert found == [(0, 0, 0.0), (1, 0, 0.0), (2, 2, 4.0), (3, 0, 0.0)]
+    assert [row["records"] for row in made.tables["throughput"]] == [1]
+    assert [row["oldest_unread_ms"] for row in made.tables["lag"]] == [None]
+    assert made.findings == (
+        f"{topic}-2 has 4.0 times the mean of its topic",
+        f"group {topic}-slow in {topic}-2 is 3 records behind",
+    )
+    empty = summarise(spark, Wanted(bootstrap, (new_topic(partitions=1),)))
+    assert [(row["records"], row["skew"]) for row in empty.tables["partitions"]] == [(0, None)]
+    assert empty.findings == ()
+
+
 def test_from_produce_to_append_is_known_where_the_broker_stamps(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic
 ) -> None:

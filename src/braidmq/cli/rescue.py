@@ -151,8 +151,11 @@ def report(
             print(f"{title}: {summary.EMPTY.get(name, 'nothing')}\n")
             continue
         headings = [heading if heading in TEXT_COLUMNS else f"{heading}#" for heading in rows[0]]
-        cells = [[summary.shown(cell) for cell in row.values()] for row in rows[-TABLE_ROWS:]]
-        print_table(headings, cells, title)
+        # By the second it is long, and what was last is what people look for; all else is shown whole.
+        latest = rows[-TABLE_ROWS:] if name == "throughput" else rows
+        print_table(headings, [[summary.shown(cell) for cell in row.values()] for row in latest], title)
+        if len(latest) < len(rows):
+            print(f"the last {len(latest)} of {len(rows)} rows; --to DIR writes all of them\n")
     for finding in made.findings:
         print(f"- {finding}")
     for path in files:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
 from braidmq.client import Admin
+from braidmq.spark.rescue import summary
 from unit.cli.conftest import Braid
 
 
@@ -12,3 +18,21 @@ def test_a_dry_run_of_a_reshard_is_one_of_its_switch(braid: Braid, bootstrap: st
     assert "add --switch" in err
     with Admin(bootstrap) as admin:
         assert "dry-orders-p4" not in admin.list_topics()
+
+
+def test_a_report_shows_tables_whole_and_says_where_it_cut_one(
+    braid: Braid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7 O1: the first of 50 hot keys matter more than the last."""
+    tables = {
+        "throughput": [{"topic": "orders", "records": 1_000 + number} for number in range(25)],
+        "hot_keys": [{"topic": "orders", "rank": number} for number in range(1, 51)],
+    }
+    made = summary.Report(("orders",), 0, 1, tables)
+    session, nothing = importlib.import_module("braidmq.spark.session"), SimpleNamespace(stop=lambda: None)
+    monkeypatch.setattr(summary, "summarise", lambda *_: made)
+    monkeypatch.setattr(session, "session", lambda *_, **__: nothing)
+    out, _ = braid("pipeline", "report", "orders", "--hot-keys", "50")
+    shown = [line.split()[1] for line in out.splitlines() if line.split()[:1] == ["orders"]]
+    assert shown == [f"1,0{number:02d}" for number in range(5, 25)] + [str(rank) for rank in range(1, 51)]
+    assert "the last 20 of 25 rows; --to DIR writes all of them" in out

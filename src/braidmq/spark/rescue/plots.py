@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,11 @@ class PlotsMissing(RuntimeError):
     """The plotting library is not installed."""
 
 
+def drawn(tables: Mapping[str, Sequence[Row]]) -> list[str]:
+    """The tables that there is a plot of, `NAME.png`."""
+    return [name for name in PAINTERS if tables.get(name)]
+
+
 def draw(tables: Mapping[str, Sequence[Row]], bucket_s: int, folder: Path) -> list[Path]:
     """Draws what there is into the folder and returns the files."""
     try:
@@ -28,33 +34,38 @@ def draw(tables: Mapping[str, Sequence[Row]], bucket_s: int, folder: Path) -> li
         from matplotlib.figure import Figure
     except ImportError:
         raise PlotsMissing("plots need matplotlib; run: pip install 'braidmq[spark]'") from None
-    drawn = []
-    for name, paint in PAINTERS.items():
-        rows = tables.get(name)
-        if not rows:
-            continue
+    files = []
+    for name in drawn(tables):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
-        paint(axes, rows, bucket_s)
+        PAINTERS[name](axes, tables[name], bucket_s)
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=DPI)
-        drawn.append(path)
-    return drawn
+        files.append(path)
+    return files
 
 
 def _throughput(axes: Axes, rows: Sequence[Row], bucket_s: int) -> None:
     axes.set_title(f"Throughput, by the records' timestamps, per {bucket_s} s")
     axes.set_ylabel("records per second")
     for colour, topic in zip(_colours(rows), _topics(rows), strict=False):
-        chosen = [row for row in rows if row["topic"] == topic]
-        times, rates = [row["time"] for row in chosen], [row["records_per_s"] for row in chosen]
-        axes.plot(times, rates, color=colour, marker="." if len(chosen) < 3 else None, label=topic)
+        times, rates = rates_of([row for row in rows if row["topic"] == topic], bucket_s)
+        axes.plot(times, rates, color=colour, marker="." if len(times) < 3 else None, label=topic)
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", rotation=20)
     axes.legend(frameon=False)
+
+
+def rates_of(rows: Sequence[Row], bucket_s: int) -> tuple[list[Any], list[float]]:
+    """Times and rates of one topic without gaps: a bucket that has no row had no records."""
+    known = {row["time"]: row["records_per_s"] for row in rows}
+    times = [min(known)]
+    while times[-1] < max(known):
+        times.append(times[-1] + timedelta(seconds=bucket_s))
+    return times, [known.get(time, 0.0) for time in times]
 
 
 def _partitions(axes: Axes, rows: Sequence[Row], _bucket_s: int) -> None:
@@ -83,7 +94,7 @@ def _hot_keys(axes: Axes, rows: Sequence[Row], _bucket_s: int) -> None:
     places = range(len(shown))
     axes.bar(places, [100 * row["share"] for row in shown], color=[colours[row["topic"]] for row in shown])
     axes.set_ylabel("% of the topic")
-    axes.set_xticks(list(places), names, rotation=45, ha="right")
+    axes.set_xticks(list(places), names, rotation=45, ha="right", parse_math=False)
 
 
 def _quantiles(title: str) -> Callable[[Axes, Sequence[Row], int], None]:
@@ -110,7 +121,8 @@ def _lag(axes: Axes, rows: Sequence[Row], _bucket_s: int) -> None:
         sums[name] = sums.get(name, 0) + row["lag"]
     most = sorted(sums.items(), key=lambda each: -each[1])[:BARS_MAX]
     axes.bar(range(len(most)), [amount for _, amount in most], color=COLOURS[0])
-    axes.set_xticks(list(range(len(most))), [name for name, _ in most], rotation=30, ha="right")
+    names = [name for name, _ in most]
+    axes.set_xticks(list(range(len(most))), names, rotation=30, ha="right", parse_math=False)
 
 
 PAINTERS: Mapping[str, Callable[[Any, Sequence[Row], int], None]] = {

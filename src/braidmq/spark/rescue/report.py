@@ -23,6 +23,7 @@ from braidmq.client.consumer import Consumer, Start
 from braidmq.client.groups import Groups, Position
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
+from braidmq.spark.lake.schema import DAY_MICROSECONDS, LAST_DAY
 from braidmq.spark.reach import reach
 from braidmq.spark.sink_options import PREFIX
 from braidmq.wire.messages.groups import ListedGroup
@@ -43,10 +44,20 @@ PARTITION_FETCH_BYTES = 4_194_304
 
 
 def measured(rows: DataFrame) -> DataFrame:
-    """What the figures need of records, and no values: to be persisted and asked several times."""
+    """What the figures need of records, and no values: to be persisted and asked several times.
+
+    Times before 1970, which means none, and past the year 9999, which nobody can show, are null.
+    """
+    known = fn.unix_micros("timestamp").between(0, LAST_DAY * DAY_MICROSECONDS)
     size = fn.coalesce(fn.octet_length("key"), fn.lit(0)) + fn.coalesce(fn.octet_length("value"), fn.lit(0))
     return rows.select(
-        "topic", "partition", "offset", "timestamp", "timestampType", "key", size.cast("long").alias("bytes")
+        "topic",
+        "partition",
+        "offset",
+        fn.when(known, fn.col("timestamp")).alias("timestamp"),
+        "timestampType",
+        "key",
+        size.cast("long").alias("bytes"),
     )
 
 
@@ -65,7 +76,8 @@ def throughput(rows: DataFrame, bucket_s: int) -> DataFrame:
     # Not window(): buckets of plain seconds sort and plot without a struct, and need no time zone.
     start = fn.timestamp_seconds(fn.floor(fn.unix_seconds("timestamp") / bucket_s) * bucket_s)
     return (
-        rows.groupBy("topic", start.alias("time"))
+        rows.filter("timestamp IS NOT NULL")
+        .groupBy("topic", start.alias("time"))
         .agg(fn.count("*").alias("records"), fn.sum("bytes").alias("bytes"))
         .withColumn("records_per_s", fn.col("records") / bucket_s)
         .withColumn("bytes_per_s", fn.col("bytes") / bucket_s)
@@ -73,19 +85,25 @@ def throughput(rows: DataFrame, bucket_s: int) -> DataFrame:
     )
 
 
-def partitions(rows: DataFrame) -> DataFrame:
-    """Records and bytes of each partition, its share, and how it compares with the mean (1.0: no skew)."""
+def partitions(rows: DataFrame, there: Iterable[TopicPartition] = ()) -> DataFrame:
+    """Records and bytes of each partition, its share, and how it compares with the mean (1.0: no skew).
+
+    Those of `there` count without records too.
+    """
     grouped = rows.groupBy("topic", "partition").agg(
         fn.count("*").alias("records"),
         fn.sum("bytes").alias("bytes"),
         fn.min("timestamp").alias("first"),
         fn.max("timestamp").alias("last"),
     )
+    known = rows.sparkSession.createDataFrame(list(there), "topic string, partition int")
+    grouped = grouped.join(known, ["topic", "partition"], "full").fillna(0, ["records", "bytes"])
     topic = Window.partitionBy("topic")
+    # Of a topic without records there is neither.
     return grouped.select(
         "*",
-        (fn.col("records") / fn.sum("records").over(topic)).alias("share"),
-        (fn.col("records") / fn.avg("records").over(topic)).alias("skew"),
+        fn.try_divide("records", fn.sum("records").over(topic)).alias("share"),
+        fn.try_divide("records", fn.avg("records").over(topic)).alias("skew"),
     ).orderBy("topic", "partition")
 
 

@@ -61,11 +61,11 @@ def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] =
         told("reading records")
         bucket_s = report.bucket_s(rows)
         tables: dict[str, list[Row]] = {}
-        for name, frame in _frames(rows, headers, bucket_s, wanted).items():
+        for name, frame in _frames(rows, headers, bucket_s, wanted, spans).items():
             told(name.replace("_", " "))
             found = [row.asDict() for row in frame.collect()]
             tables[name] = [{key: _utc(cell) for key, cell in row.items()} for row in found]
-        ages = report.oldest_unread(rows, lags)
+        ages = report.oldest_unread(rows, [each for each in lags if _is_read_from(spans, each)])
         lags = [
             replace(each, oldest_unread_ms=ages.get((each.group, each.topic, each.partition)))
             for each in lags
@@ -88,10 +88,18 @@ def _spans(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, tuple[int, 
     }
 
 
-def _frames(rows: DataFrame, headers: DataFrame, bucket_s: int, wanted: Wanted) -> dict[str, DataFrame]:
+def _is_read_from(spans: ranges.Ranges, lag: report.Lag) -> bool:
+    """Whether the first record that a group has not read is among those of the report."""
+    first, _ = spans.get(TopicPartition(lag.topic, lag.partition), (0, 0))
+    return lag.committed + lag.lost >= first
+
+
+def _frames(
+    rows: DataFrame, headers: DataFrame, bucket_s: int, wanted: Wanted, spans: ranges.Ranges
+) -> dict[str, DataFrame]:
     return {
         "throughput": report.throughput(rows, bucket_s),
-        "partitions": report.partitions(rows),
+        "partitions": report.partitions(rows, spans),
         "hot_keys": report.hot_keys(rows, wanted.hot_keys),
         "append_latency": report.append_latency(headers),
         "lateness": report.lateness(rows),
@@ -103,7 +111,7 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
     """What somebody in a hurry should look at first."""
     said = []
     for row in tables["partitions"]:
-        if row["skew"] >= HIGH_SKEW:
+        if row["skew"] is not None and row["skew"] >= HIGH_SKEW:
             said.append(
                 f"{row['topic']}-{row['partition']} has {row['skew']:.1f} times the mean of its topic"
             )
@@ -114,28 +122,31 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
         where = f"group {row['group']} in {row['topic']}-{row['partition']}"
         if row["lost"]:
             said.append(f"{where} has lost {row['lost']:,} records to retention before it read them")
-        if row["oldest_unread_ms"] is not None:
-            age_s = max(0, now_ms - row["oldest_unread_ms"]) / 1000
-            said.append(f"{where} is {row['lag']:,} records behind, the oldest {age_s:,.0f} s old")
+        if row["lag"]:
+            behind = f"{where} is {row['lag']:,} records behind"
+            if row["oldest_unread_ms"] is not None:
+                age_s = max(0, now_ms - row["oldest_unread_ms"]) / 1000
+                behind += f", the oldest {age_s:,.0f} s old"
+            said.append(behind)
     return said
 
 
 def write(made: Report, folder: Path) -> list[Path]:
     """Writes report.md, report.json and the plots; the files in the order they were made."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = plots.draw(made.tables, made.bucket_s, folder)
     page, raw = folder / "report.md", folder / "report.json"
     raw.write_text(json.dumps(made.as_json(), indent=1, ensure_ascii=False), encoding="utf-8")
-    page.write_text(_page(made, drawn), encoding="utf-8")
-    return [page, raw, *drawn]
+    page.write_text(_page(made), encoding="utf-8")
+    return [page, raw, *plots.draw(made.tables, made.bucket_s, folder)]
 
 
-def _page(made: Report, drawn: Sequence[Path]) -> str:
+def _page(made: Report) -> str:
     parts = [f"# {', '.join(made.topics)}, {_moment(made.at_ms)}", ""]
     parts += [f"- {each}" for each in made.findings] or ["Nothing stands out."]
     for name, rows in made.tables.items():
         parts += ["", f"## {name.replace('_', ' ')}", "", *_table(name, rows)]
-        parts += [f"\n![{path.stem}]({path.name})" for path in drawn if path.stem == name]
+        if name in plots.drawn(made.tables):
+            parts.append(f"\n![{name}]({name}.png)")
     return "\n".join(parts) + "\n"
 
 
