@@ -62,8 +62,8 @@ def _throughput(axes: Axes, rows: Sequence[Row], bucket_s: int) -> None:
 def rates_of(rows: Sequence[Row], bucket_s: int) -> tuple[list[Any], list[float]]:
     """Times and rates of one topic without gaps: a bucket that has no row had no records."""
     known = {row["time"]: row["records_per_s"] for row in rows}
-    times = [min(known)]
-    while times[-1] < max(known):
+    times, last = [min(known)], max(known)
+    while times[-1] < last:
         times.append(times[-1] + timedelta(seconds=bucket_s))
     return times, [known.get(time, 0.0) for time in times]
 
