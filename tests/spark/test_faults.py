@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from tests.patience import WAIT_S, wait_until
 from tests.spark.committed import committed
-from tests.spark.patience import WAIT_S, wait_until
 from tests.spark.running_workers import end_idle_workers, talks_to, task_workers
 
 from braidmq.client import Cluster, Producer

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import WAIT_S, wait_until
 from tests.spark.conftest import QUICK_START
-from tests.spark.patience import WAIT_S, wait_until
 
 from braidmq.client import Producer
 from braidmq.spark.lake import Lake

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import Producer as StockProducer
+from tests.patience import wait_until
 
 from unit.cli.conftest import Braid
 
@@ -94,6 +95,8 @@ def test_a_transaction_is_described_with_where_it_begins(
     assert "Ongoing, open for" in shown
     assert "time-out 1m" in shown
     producer.commit_transaction(30)
+    # It is answered when it is decided; the markers in its partitions are written right after that.
+    wait_until(lambda: braid.json("txn", "describe", f"of-{topic}")["state"] != "PrepareCommit")
     after = braid.json("txn", "describe", f"of-{topic}")
     assert (after["state"], after["open_ms"], after["partitions"]) == ("CompleteCommit", None, [])
 
