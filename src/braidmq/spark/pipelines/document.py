@@ -19,13 +19,15 @@ FILE_BYTES_MAX = 1_000_000
 DEPTH_MAX = 20
 Scalar = str | int | float | bool | None
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_PLAIN_TAGS = "tag:yaml.org,2002:"
+_NULL = f"{_PLAIN_TAGS}null"
 VERBATIM = frozenset({"sql"})
 """Keys whose text may hold ${...} of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and the line it stands on."""
+    """A value and the line it stands on. Scalars of a file are texts; Python programs give others too."""
 
     line: int
     value: Scalar | list[Node] | dict[str, Node] | Callable[..., Any]
@@ -50,13 +52,19 @@ def parse_yaml(text: str, notebook: Notebook) -> Node:
         raise PipelineError("pipelines need PyYAML; install it with: pip install 'braidmq[spark]'") from None
     if len(text) > FILE_BYTES_MAX:
         raise PipelineError(f"{notebook.file} is larger than {FILE_BYTES_MAX:,} characters")
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        notebook.note(line, f"not YAML: the character U+{error.character:04X} cannot stand in a text")
+        notebook.raise_if_any()
+        raise
     try:
         root = loader.get_single_node()
         if root is None:
             notebook.note(1, "the file is empty; braid pipeline init shows how a pipeline is written")
             notebook.raise_if_any()
-        return _tree(root, loader, notebook, 0)
+        return _tree(root, notebook, 0)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -82,34 +90,35 @@ def _hint(text: str, line: int) -> str:
     return ""
 
 
-def _tree(node: Any, loader: Any, notebook: Notebook, depth: int, verbatim: bool = False) -> Node:
+def _tree(node: Any, notebook: Notebook, depth: int, verbatim: bool = False) -> Node:
     line = node.start_mark.line + 1
     if depth > DEPTH_MAX:
         notebook.note(line, f"nested more than {DEPTH_MAX} levels deep")
         return Node(line, None)
     if node.id == "mapping":
-        return Node(line, _mapping(node, loader, notebook, depth))
+        return Node(line, _mapping(node, notebook, depth))
     if node.id == "sequence":
-        return Node(line, [_tree(each, loader, notebook, depth + 1, verbatim) for each in node.value])
-    value = loader.construct_object(node)
-    if isinstance(value, str) and not verbatim:
-        return Node(line, _filled(value, line, notebook))
-    # A date or a number in another notation is what the user typed, not what YAML makes of it.
-    return Node(line, value if isinstance(value, str | int | float | bool | None) else node.value)
+        return Node(line, [_tree(each, notebook, depth + 1, verbatim) for each in node.value])
+    if not node.tag.startswith(_PLAIN_TAGS):
+        notebook.note(line, f"{node.tag} is not known here; write the value without it")
+    if node.tag == _NULL:
+        return Node(line, None)
+    # What was typed: YAML would make 42798 of a password 0123456, and false of NO.
+    return Node(line, node.value if verbatim else _filled(node.value, line, notebook))
 
 
-def _mapping(node: Any, loader: Any, notebook: Notebook, depth: int) -> dict[str, Node]:
+def _mapping(node: Any, notebook: Notebook, depth: int) -> dict[str, Node]:
     entries: dict[str, Node] = {}
     for key_node, value_node in node.value:
         key, line = str(key_node.value), key_node.start_mark.line + 1
         if key in entries:
             notebook.note(line, f"{key} is given twice")
         # A value is told by the line of its key: that is where one looks for it.
-        entries[key] = Node(line, _tree(value_node, loader, notebook, depth + 1, key in VERBATIM).value)
+        entries[key] = Node(line, _tree(value_node, notebook, depth + 1, key in VERBATIM).value)
     return entries
 
 
-def _filled(text: str, line: int, notebook: Notebook) -> Scalar:
+def _filled(text: str, line: int, notebook: Notebook) -> str:
     def value_of(found: re.Match[str]) -> str:
         name, otherwise = found[1], found[2]
         if name not in os.environ and otherwise is None:

@@ -66,21 +66,13 @@ class Section:
         node = self.node(key)
         if node is None:
             return default
-        if isinstance(node.value, bool) or not isinstance(node.value, int):
+        number = _whole(node.value)
+        if number is None:
             self.note(f"{key} must be a whole number, not {node.value!r}", node.line)
-        elif not least <= node.value <= most:
-            self.note(f"{key} must be from {least:,} to {most:,}, not {node.value:,}", node.line)
+        elif not least <= number <= most:
+            self.note(f"{key} must be from {least:,} to {most:,}, not {number:,}", node.line)
         else:
-            return node.value
-        return default
-
-    def flag(self, key: str, default: bool) -> bool:
-        node = self.node(key)
-        if node is None:
-            return default
-        if isinstance(node.value, bool):
-            return node.value
-        self.note(f"{key} must be true or false, not {node.value!r}", node.line)
+            return number
         return default
 
     def choice(self, key: str, choices: type[E], default: E) -> E:
@@ -120,7 +112,7 @@ class Section:
         return ()
 
     def options(self, key: str) -> tuple[tuple[str, str], ...]:
-        """A mapping of names to plain values."""
+        """A mapping of names to plain values, as they were written: a separator may be a tab."""
         node = self.node(key)
         if node is None:
             return ()
@@ -131,7 +123,7 @@ class Section:
         for name, each in node.value.items():
             if isinstance(each.value, str | int | float):
                 value = str(each.value).lower() if isinstance(each.value, bool) else str(each.value)
-                pairs.append((name, value.strip()))
+                pairs.append((name, value))
             elif each.value is None:
                 hint = "; within { } a text with commas in it has to be quoted" if ")" in name else ""
                 self.note(f"{key}: {name} has no value{hint}", each.line)
@@ -175,3 +167,13 @@ class Section:
             if key not in self._asked:
                 left = [name for name in sorted(self._asked) if name not in self._entries]
                 self.note(f"{self.what}: unknown key {key}{suggestion(key, left)}", node.line)
+
+
+def _whole(value: object) -> int | None:
+    """A number, or the text of one."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
