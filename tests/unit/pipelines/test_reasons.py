@@ -76,6 +76,34 @@ def test_csv_has_its_reasons_too(value: bytes, reason: str) -> None:
     assert explain(value, ValueFormat.CSV, schema) == reason
 
 
+@pytest.mark.parametrize(
+    ("value", "options", "reason"),
+    [
+        (b"1;much", {"sep": ";"}, "column amount: 'much' is not DOUBLE"),
+        (b"1\t2\t3", {"Delimiter": "\\t"}, "3 columns, expected 2: id, amount"),
+        (b"1||x", {"sep": "||"}, "column amount: 'x' is not DOUBLE"),
+        (b"'a,b',1", {"quote": "'"}, "column id: 'a,b' is not BIGINT"),
+        (b"NO,1.5", {"nullValue": "NO"}, "column id is missing"),
+    ],
+)
+def test_csv_is_looked_at_with_the_options_it_was_read_with(
+    value: bytes, options: dict[str, str], reason: str
+) -> None:
+    """S4: or the reason would be a false one."""
+    schema = {"type": "struct", "fields": [field("id", "long", False), field("amount", "double")]}
+    assert explain(value, ValueFormat.CSV, schema, options) == reason
+
+
+def test_what_options_let_spark_read_is_not_called_wrong() -> None:
+    """S4: times in a form of their own, JSON that is none by the book."""
+    times = {"timestampFormat": "dd.MM.yyyy"}
+    assert explain(b'{"id": 1, "at": "noon"}', ValueFormat.JSON, SCHEMA, times) == "does not fit the schema"
+    both = explain(b'{"id": "x", "at": "15.11.2026"}', ValueFormat.JSON, SCHEMA, times)
+    assert both == "column id: 'x' is not BIGINT"
+    loose = {"allowSingleQuotes": "true"}
+    assert explain(b"{'id': 'x'}", ValueFormat.JSON, SCHEMA, loose) == "does not fit the schema"
+
+
 AVRO = AvroSchema(
     json.dumps(
         {

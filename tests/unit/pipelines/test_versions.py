@@ -42,7 +42,15 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     pipeline = loads(FILE, tmp_path)
     made = Checkpoint(pipeline.checkpoint_directory)
     versions.record(pipeline, made)
+    for sink in pipeline.sinks:
+        begin(made, sink.name)
     return made
+
+
+def begin(checkpoint: Checkpoint, query: str) -> None:
+    """As Spark does when it plans the first batch."""
+    (checkpoint.query(query) / "offsets").mkdir(parents=True)
+    (checkpoint.query(query) / "offsets" / "0").write_text("v1")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +110,21 @@ def test_a_change_the_checkpoint_cannot_follow_is_refused_with_the_reason(
     assert "version: 2" in str(raised.value)
 
 
+def test_a_query_that_never_began_may_still_become_another(tmp_path: Path) -> None:
+    """S4: Spark refused it at its start, say; no batch has been planned that it would have to go on from."""
+    pipeline = loads(FILE, tmp_path)
+    checkpoint = Checkpoint(pipeline.checkpoint_directory)
+    versions.record(pipeline, checkpoint, {"sums": "Aggregate [shop]"})
+    mended = loads(FILE.replace("mode: update", "mode: complete"), tmp_path)
+    assert versions.check(mended, checkpoint) == []
+    versions.check_states(mended, checkpoint, {"sums": "Aggregate [id]"})
+    begin(checkpoint, "sums")
+    with pytest.raises(PipelineError, match="mode was update"):
+        versions.check(mended, checkpoint)
+    with pytest.raises(PipelineError, match="what keeps state was Aggregate"):
+        versions.check_states(mended, checkpoint, {"sums": "Aggregate [id]"})
+
+
 def test_a_new_version_begins_a_new_checkpoint(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """S4: the old one stays where it is."""
     changed = loads(
@@ -134,8 +157,7 @@ def test_a_second_run_on_a_checkpoint_is_kept_out(checkpoint: Checkpoint) -> Non
 def test_positions_come_from_the_last_finished_batch(checkpoint: Checkpoint) -> None:
     """S4: a batch that was only planned is read again."""
     query = checkpoint.query("minutes")
-    for name in ("offsets", "commits"):
-        (query / name).mkdir(parents=True)
+    (query / "commits").mkdir()
     for batch in (0, 1):
         lines = ["v1", "{}", json.dumps({"orders": {"0": 10 * (batch + 1)}}), "not of a topic"]
         (query / "offsets" / str(batch)).write_text("\n".join(lines))

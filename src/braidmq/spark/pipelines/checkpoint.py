@@ -74,6 +74,11 @@ class Checkpoint:
     def keep_schema(self, source: str, ddl: str) -> None:
         self.write(f"schemas/{source}", {"ddl": ddl})
 
+    def has_begun(self, query: str) -> bool:
+        """Whether a batch of the query has been planned; until then its checkpoint binds nobody."""
+        planned = self.query(query) / "offsets"
+        return planned.is_dir() and any(file.name.isdigit() for file in planned.iterdir())
+
     def positions(self, query: str) -> list[Offsets | None]:
         """The offsets of a query's sources after its last finished batch, in Spark's order; [] before one."""
         batch = self.last_batch(query)

@@ -14,6 +14,7 @@ from braidmq.spark.pipelines.mistakes import Notebook, closest, suggestion
 from braidmq.spark.pipelines.model import (
     BadRecords,
     DedupStep,
+    JoinKind,
     JoinStep,
     LakeSink,
     Pipeline,
@@ -134,6 +135,8 @@ def _dedup(pipeline: Pipeline, step: DedupStep) -> Iterator[tuple[int, str]]:
 
 def _join(pipeline: Pipeline, step: JoinStep) -> Iterator[tuple[int, str]]:
     streams = [name for name in step.inputs if graph.streams_of(pipeline, name)]
+    if streams:
+        yield from _kind(step, (step.inputs[0] in streams, step.inputs[1] in streams))
     if len(streams) < 2:
         if step.within is not None:
             yield step.place.line, f"step {step.name}: within is for two streams; one side here is a table"
@@ -146,6 +149,20 @@ def _join(pipeline: Pipeline, step: JoinStep) -> Iterator[tuple[int, str]]:
     for name in streams:
         if graph.watermark_of(pipeline, name) is None:
             yield step.place.line, f"step {step.name} joins two streams; {name} needs a watermark"
+
+
+def _kind(step: JoinStep, is_stream: tuple[bool, bool]) -> Iterator[tuple[int, str]]:
+    """A row that meets nothing can be told only where all of the other side is there."""
+    refused = {
+        (True, True): (JoinKind.ANTI,),
+        (True, False): (JoinKind.RIGHT, JoinKind.FULL),
+        (False, True): (JoinKind.LEFT, JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI),
+    }[is_stream]
+    if step.kind in refused:
+        left, right = ("a stream" if each else "a table" for each in is_stream)
+        allowed = ", ".join(kind for kind in JoinKind if kind not in refused)
+        sides = f"with {left} on the left and {right} on the right"
+        yield step.place.line, f"step {step.name}: kind cannot be {step.kind} {sides}; it can be {allowed}"
 
 
 def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:

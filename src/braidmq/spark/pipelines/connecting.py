@@ -17,7 +17,7 @@ from braidmq.spark.reach import reach
 CLIENT_ID = "braid-pipeline"
 TIMEOUT_S = 10.0
 OF_THE_VALUE = "value."
-"""How options of a source begin that are for the parser of its values."""
+"""How options begin that are for the parser or writer of values."""
 
 
 def topic_options(pipeline: Pipeline, own: Options = ()) -> dict[str, str]:
@@ -29,6 +29,11 @@ def topic_options(pipeline: Pipeline, own: Options = ()) -> dict[str, str]:
 def about_topics(own: Options) -> Options:
     """Those that are not for a parser."""
     return tuple((name, text) for name, text in own if not name.startswith(OF_THE_VALUE))
+
+
+def about_values(own: Options) -> dict[str, str]:
+    """Those that are for the parser or writer of values, such as `value.sep`, by Spark's names."""
+    return {name.removeprefix(OF_THE_VALUE): text for name, text in own if name.startswith(OF_THE_VALUE)}
 
 
 def mistake_in(own: Options, known: Iterable[str]) -> str | None:

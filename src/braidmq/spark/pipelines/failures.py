@@ -98,7 +98,7 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from braidmq.client.consumer import Consumer
     from braidmq.spark.pipelines import avro
     from braidmq.spark.pipelines.checkpoint import Checkpoint
-    from braidmq.spark.pipelines.connecting import connect
+    from braidmq.spark.pipelines.connecting import about_values, connect
     from braidmq.spark.pipelines.reasons import explain
 
     try:
@@ -110,6 +110,7 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
             avro.decoder(source.avro)(value or b"")
             return "it does not fit the schema"
         ddl = source.schema or Checkpoint(pipeline.checkpoint_directory).schema(source.name) or ""
-        return explain(value, source.format, json.loads(StructType.fromDDL(ddl).json()))
+        shape = json.loads(StructType.fromDDL(ddl).json())
+        return explain(value, source.format, shape, about_values(source.options))
     except Exception as error:
         return str(error)

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.pipelines import avro
-from braidmq.spark.pipelines.connecting import OF_THE_VALUE
+from braidmq.spark.pipelines.connecting import about_values
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
     AvroSchema,
@@ -64,7 +64,7 @@ def bad_rows(records: DataFrame, source: TopicSource, schema: StructType | None,
     given = F.col(f"{PARSED}.{BAD}").cast("string") if source.format is ValueFormat.AVRO else F.lit("")
     bad = bad.select("key", "value", "topic", "partition", "offset", given.alias("reason"))
     if source.format is not ValueFormat.AVRO:
-        bad = bad.mapInArrow(_explainer(source.format, schema), bad.schema)
+        bad = bad.mapInArrow(_explainer(source, schema), bad.schema)
     headers = {
         "braid.reason": "reason",
         "braid.topic": "topic",
@@ -93,10 +93,11 @@ def encode(rows: DataFrame, sink: TopicSink) -> DataFrame:
 
 def _value(rows: DataFrame, sink: TopicSink) -> Column:
     whole = F.struct(*[F.col(f"`{name}`") for name in rows.columns])
+    options = about_values(sink.options)
     if sink.format is ValueFormat.JSON:
-        return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")
+        return F.to_json(whole, {"ignoreNullFields": "false", **options}).cast("binary")
     if sink.format is ValueFormat.CSV:
-        return F.to_csv(whole).cast("binary")
+        return F.to_csv(whole, options).cast("binary")
     if "value" not in rows.columns:
         raise PipelineError(
             f"{sink.place}: sink {sink.name} writes {sink.format}, which takes the column value;"
@@ -126,17 +127,10 @@ def _parsed(records: DataFrame, source: TopicSource, schema: StructType) -> tupl
         shape = StructType([*records.schema.fields, StructField(PARSED, whole)])
         return records.mapInArrow(_avro_reader(source.avro, whole), shape), F.col(PARSED)
     text = F.expr("CASE WHEN is_valid_utf8(cast(value AS string)) THEN cast(value AS string) END")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD, **dict(_parser_options(source))}
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD, **about_values(source.options)}
     if source.format is ValueFormat.JSON:
         return records, F.from_json(text, whole, options)
     return records, F.from_csv(text, whole.toDDL(), options)
-
-
-def _parser_options(source: TopicSource) -> Iterator[tuple[str, str]]:
-    """Options of Spark's parser, written as `value.sep: ";"`; the others go to the topic."""
-    for name, text in source.options:
-        if name.startswith(OF_THE_VALUE):
-            yield name.removeprefix(OF_THE_VALUE), text
 
 
 def _nullable(schema: StructType) -> StructType:
@@ -164,12 +158,13 @@ def _header(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
-def _explainer(format_: ValueFormat, schema: StructType) -> Callable[..., Iterator[pa.RecordBatch]]:
+def _explainer(source: TopicSource, schema: StructType) -> Callable[..., Iterator[pa.RecordBatch]]:
     shape = json.loads(schema.json())
+    format_, options = source.format, about_values(source.options)
 
     def add_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            reasons = [explain(value, format_, shape) for value in batch.column("value").to_pylist()]
+            reasons = [explain(value, format_, shape, options) for value in batch.column("value").to_pylist()]
             at = batch.schema.get_field_index("reason")
             yield batch.set_column(at, "reason", pa.array(reasons, pa.string()))
 

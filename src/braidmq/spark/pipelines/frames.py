@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -56,6 +57,27 @@ def stateful_operators(frame: DataFrame) -> str:
     lines = (line.strip(" :+-").removeprefix("~") for line in plan.splitlines())
     kept = [line for line in lines if line.startswith(STATEFUL)]
     return re.sub(r"#\d+L?", "", "; ".join(kept))
+
+
+def output_mode(frame: DataFrame, *modes: str) -> str:
+    """The first of these modes in which Spark can run a stream; with none, raises what is against the last.
+
+    Spark itself looks when a query is started, which is too late: others of the pipeline run by then.
+    """
+    for mode in modes[:-1]:
+        with suppress(PySparkException):
+            return _checked_mode(frame, mode)
+    return _checked_mode(frame, modes[-1])
+
+
+def _checked_mode(frame: DataFrame, mode: str) -> str:
+    spark = frame.sparkSession
+    if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") != "false":
+        sql: Any = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        java_mode = getattr(sql.streaming.OutputMode, mode.capitalize())()
+        plan = frame._jdf.queryExecution().analyzed()
+        sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, java_mode)
+    return mode
 
 
 def columns_there(frame: DataFrame, names: tuple[str, ...], place: Place, what: str) -> None:

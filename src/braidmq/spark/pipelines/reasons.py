@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,25 +17,38 @@ from braidmq.spark.pipelines.model import ValueFormat
 
 SHOWN_LETTERS = 60
 _INTEGERS = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
+_TIMES = ("timestamp", "timestamp_ntz", "date")
+_FORMATS_OF_TIME = ("timestampformat", "timestampntzformat", "dateformat")
+_TYPE_KEYS = ("type", "elementType", "valueType")
 _DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2})?")
 
 
-def explain(value: bytes | None, format_: ValueFormat, schema: dict[str, Any]) -> str:
-    """The first thing that is wrong with a value."""
+def explain(
+    value: bytes | None,
+    format_: ValueFormat,
+    schema: dict[str, Any],
+    options: Mapping[str, str] | None = None,
+) -> str:
+    """The first thing that is wrong with a value, by the options of Spark's parser that it was read with."""
     if value is None:
         return "there is no value"
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8: {error.reason} at byte {error.start}"
-    wrong = _json(text, schema) if format_ is ValueFormat.JSON else _csv(text, schema)
+    known = {name.lower(): option for name, option in (options or {}).items()}
+    if not known.keys().isdisjoint(_FORMATS_OF_TIME):
+        schema = _without_time(schema)
+    wrong = _json(text, schema, known) if format_ is ValueFormat.JSON else _csv(text, schema, known)
     return wrong or "does not fit the schema"
 
 
-def _json(text: str, schema: dict[str, Any]) -> str | None:
+def _json(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str | None:
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError as error:
+        if any(name.startswith("allow") for name in options):
+            return None  # Spark may read what is not JSON to us.
         return f"not JSON: {error.msg} at character {error.pos}" if text.strip() else "the value is empty"
     except RecursionError:
         return "not JSON: nested too deeply"
@@ -44,18 +57,35 @@ def _json(text: str, schema: dict[str, Any]) -> str | None:
     return next(_struct(parsed, schema, ""), None)
 
 
-def _csv(text: str, schema: dict[str, Any]) -> str | None:
+def _csv(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str | None:
     fields = schema["fields"]
-    cells = next(csv.reader([text]), [])
+    cells = _cells(text, options)
     if len(cells) != len(fields):
         return f"{len(cells)} columns, expected {len(fields)}: {', '.join(field['name'] for field in fields)}"
     for field, cell in zip(fields, cells, strict=True):
-        if cell == "":
+        if cell in ("", options.get("nullvalue", "")):
             if not field["nullable"]:
                 return f"column {field['name']} is missing"
         elif not _fits_text(cell, field["type"]):
             return f"column {field['name']}: {_shown(cell)} is not {_type_name(field['type'])}"
     return None
+
+
+def _cells(text: str, options: Mapping[str, str]) -> list[str]:
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    quote = options.get("quote", '"')
+    if len(separator) != 1 or len(quote) != 1:
+        return text.split(separator)
+    return next(csv.reader([text], delimiter=separator, quotechar=quote), [])
+
+
+def _without_time(schema: Any, key: str = "") -> Any:
+    """The schema with texts for times, whose form is Spark's to judge."""
+    if isinstance(schema, dict):
+        return {name: _without_time(each, name) for name, each in schema.items()}
+    if isinstance(schema, list):
+        return [_without_time(each) for each in schema]
+    return "string" if key in _TYPE_KEYS and schema in _TIMES else schema
 
 
 def _struct(value: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
@@ -97,7 +127,7 @@ def _fits(value: Any, kind: str) -> bool:
         return is_word or (isinstance(value, int | float) and not isinstance(value, bool))
     if kind == "boolean":
         return isinstance(value, bool)
-    if kind in ("timestamp", "timestamp_ntz", "date"):
+    if kind in _TIMES:
         return isinstance(value, int | float) or (isinstance(value, str) and _is_moment(value))
     return True
 
@@ -109,7 +139,7 @@ def _fits_text(cell: str, kind: Any) -> bool:
         return _parses(float, cell)
     if kind == "boolean":
         return cell.lower() in ("true", "false")
-    return kind not in ("timestamp", "timestamp_ntz", "date") or _is_moment(cell)
+    return kind not in _TIMES or _is_moment(cell)
 
 
 def _parses(read: Callable[[str], object], text: str) -> bool:

@@ -17,7 +17,7 @@ from braidmq.spark.pipelines import formats, upsert
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import topic_options
 from braidmq.spark.pipelines.duration import Duration
-from braidmq.spark.pipelines.frames import columns_there, told_at
+from braidmq.spark.pipelines.frames import columns_there, output_mode, told_at
 from braidmq.spark.pipelines.model import (
     LakeSink,
     Options,
@@ -40,12 +40,14 @@ def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkp
     with told_at(sink.place, f"sink {sink.name}"):
         if isinstance(sink, TopicSink):
             records = formats.encode(frame, sink)
+            output_mode(records, sink.mode.value)
             if sink.mode is OutputMode.APPEND:
                 writer = to_topic(records, sink.topic, pipeline, sink.options)
             else:
                 writer = _changes_to_topic(records, sink, pipeline, checkpoint)
             every = sink.every
         elif isinstance(sink, LakeSink):
+            output_mode(frame, "append")
             writer, every = _to_lake(frame, sink, checkpoint), sink.every or LAKE_EVERY
         else:
             upsert.check(frame, sink)
@@ -105,7 +107,8 @@ def _to_table(frame: DataFrame, sink: UpsertSink, checkpoint: Checkpoint) -> Dat
     def write(changes: DataFrame, batch: int) -> None:
         upsert.apply(changes, batch, sink, _identity(checkpoint, sink.name))
 
-    return frame.writeStream.outputMode("update").foreachBatch(write)
+    # Changes as they come; what Spark gives out only once, such as sessions, when it is complete.
+    return frame.writeStream.outputMode(output_mode(frame, "update", "append")).foreachBatch(write)
 
 
 def _identity(checkpoint: Checkpoint, query: str) -> str:

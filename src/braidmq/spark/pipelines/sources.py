@@ -17,10 +17,11 @@ from braidmq.client.consumer import Start as ConsumerStart
 from braidmq.spark.options import merged
 from braidmq.spark.pipelines import avro, formats, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import connect, topic_options
+from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
 from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
+    FileFormat,
     FileSource,
     Metadata,
     Pipeline,
@@ -100,10 +101,11 @@ class Opener:
                 " write the schema out"
             )
         texts = self.spark.sparkContext.parallelize([value.decode(errors="replace") for value in values], 1)
+        reader = self.spark.read.options(**about_values(source.options))
         if source.format is ValueFormat.JSON:
-            found = self.spark.read.json(texts, mode="DROPMALFORMED").schema
+            found = reader.json(texts, mode="DROPMALFORMED").schema
         else:
-            found = self.spark.read.csv(texts, inferSchema=True, mode="DROPMALFORMED").schema
+            found = reader.csv(texts, inferSchema=True, mode="DROPMALFORMED").schema
         if not found.fields:
             raise PipelineError(f"{source.place}: the sample of topic {source.topic} is not {source.format}")
         ddl = found.toDDL()
@@ -112,11 +114,13 @@ class Opener:
 
     def _files(self, source: FileSource) -> DataFrame:
         reader = self.spark.readStream if source.stream else self.spark.read
-        made = reader.format(source.format.value).options(**dict(source.options))
+        made = reader.format(source.format.value)
+        if source.format is FileFormat.CSV:
+            # With a schema, names that differ from the header are an error: a file without one loses no row.
+            made = made.options(header="true", inferSchema="true", enforceSchema="false")
+        made = made.options(**dict(source.options))
         if source.schema is not None:
             made = made.schema(source.schema)
-        elif source.format.value == "csv":
-            made = made.options(header="true", inferSchema="true")
         with told_at(source.place, f"source {source.name}"):
             return made.load(source.path)
 

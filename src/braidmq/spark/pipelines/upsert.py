@@ -36,6 +36,8 @@ BUCKET = "_braid_bucket"
 def check(frame: DataFrame, sink: UpsertSink) -> None:
     """What can be known before the first batch: columns, and whether the table is ours to go on with."""
     columns_there(frame, (*sink.key, *sink.order_by), sink.place, f"sink {sink.name}")
+    if sink.delete_when is not None:
+        frame.where(sink.delete_when)
     found = Table(sink.path).current()
     if found is None:
         return

@@ -72,6 +72,8 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
         if name not in before:
             notes.append(f"query {name} is new and begins at the start of its sources")
             continue
+        if not checkpoint.has_begun(name):
+            continue
         if refused := list(_differences(before[name].fixed, made.fixed)):
             what, was, now = refused[0]
             raise PipelineError(_refusal(pipeline, checkpoint, name, what, was, now))
@@ -96,7 +98,7 @@ def check_states(pipeline: Pipeline, checkpoint: Checkpoint, states: Mapping[str
     """The same for Python functions, which can be looked into only when Spark has analysed what they made."""
     before = (checkpoint.read(FILE) or {}).get("states", {})
     for name, state in states.items():
-        if name in before and before[name] != state:
+        if before.get(name, state) != state and checkpoint.has_begun(name):
             raise PipelineError(_refusal(pipeline, checkpoint, name, STATE, before[name], state))
 
 
