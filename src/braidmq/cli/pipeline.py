@@ -169,12 +169,13 @@ def _load(
     file: Path, bootstrap: str | None, checkpoint: Path | None, command_config: Path | None
 ) -> Pipeline:
     from braidmq.spark.pipelines import load
+    from braidmq.spark.pipelines.checkpoint import local_directory
 
     changes: dict[str, Any] = {}
     if bootstrap is not None:
         changes["bootstrap"] = bootstrap
     if checkpoint is not None:
-        changes["checkpoint"] = checkpoint.absolute()
+        changes["checkpoint"] = local_directory(checkpoint)
     return replace(load(file, read_command_config(command_config)), **changes)
 
 

@@ -50,3 +50,47 @@ def test_a_kind_of_join_that_a_stream_cannot_have_is_told(
             assert line == 7
             assert said.startswith(f"step both: kind cannot be {kind} with ")
             assert said.endswith(f"; it can be {allowed}")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("topic: a, format: text", "any value is text, so no record is bad; leave bad_records out"),
+        ("topic: a, format: raw", "any value is raw, so no record is bad; leave bad_records out"),
+        ("topic: a, schema: id INT, read: table", "a table is read again and again"),
+    ],
+)
+def test_a_topic_for_bad_records_that_there_cannot_be_is_told(source: str, said: str, tmp_path: Path) -> None:
+    """S4: rather than an AssertionError when Spark has been started."""
+    text = f"""\
+pipeline: aside
+sources:
+  a: {{{source}, bad_records: {{topic: bad}}}}
+  b: {{topic: b, format: text}}
+steps: {{both: {{sql: SELECT b.value FROM a CROSS JOIN b}}}}
+sinks: {{out: {{from: both, topic: out, format: text}}}}
+"""
+    ((line, told),) = mistakes(text, tmp_path)
+    assert line == 3
+    assert told.startswith(f"source a: {said}")
+
+
+def test_a_query_may_call_its_own_part_by_the_name_of_a_source(tmp_path: Path) -> None:
+    """S4: WITH orders AS (SELECT … FROM orders) still reads the source."""
+    text = """\
+pipeline: with
+sources: {orders: {topic: orders, schema: id INT}}
+steps: {large: {sql: WITH orders AS (SELECT * FROM orders WHERE id > 5) SELECT * FROM orders}}
+sinks: {out: {from: large, topic: out}}
+"""
+    assert loads(text, tmp_path).steps[0].inputs == ("orders",)
+
+
+def test_a_checkpoint_behind_a_url_is_refused(tmp_path: Path) -> None:
+    """S4: it would silently become a directory called s3a:."""
+    text = "pipeline: x\ncheckpoint: s3a://b/x\nsources: {a: {topic: a, format: text}}\n"
+    text += "sinks: {out: {from: a, topic: out, format: text}}\n"
+    said = "the checkpoint s3a://b/x must be a directory of a file system, not a URL"
+    assert mistakes(text, tmp_path) == [(2, said)]
+    here = loads(text.replace("s3a://b/x", "c/x"), tmp_path)
+    assert here.checkpoint_directory == tmp_path / "c" / "x" / "v1"

@@ -15,6 +15,8 @@ from braidmq.spark.pipelines.sql_names import is_stateful, normal, tables
         ("SELECT * FROM a, b WHERE a.x = b.x", ("a", "b")),
         ("SELECT * FROM a LEFT JOIN b USING (id) CROSS JOIN c", ("a", "b", "c")),
         ("WITH x AS (SELECT * FROM a), y AS (SELECT 1) SELECT * FROM x, y, b", ("a", "b")),
+        ("WITH a AS (SELECT * FROM a WHERE (x > 1)), b AS (SELECT * FROM a) SELECT * FROM a, b", ("a",)),
+        ("WITH RECURSIVE a AS (SELECT 1 UNION ALL SELECT * FROM a) SELECT * FROM a, b", ("b",)),
         ("SELECT (SELECT max(v) FROM inner_one) FROM outer_one", ("inner_one", "outer_one")),
         ("SELECT extract(HOUR FROM at), trim(BOTH 'x' FROM name) FROM a", ("a",)),
         ("SELECT 'FROM nothing', -- FROM comment\n /* FROM block */ x FROM a", ("a",)),

@@ -11,6 +11,7 @@ One run at a time: a lock, which the kernel lets go of when its holder dies, kee
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,14 @@ from braidmq.spark.pipelines.mistakes import PipelineError
 
 Offsets = dict[str, dict[str, int]]
 """topic → partition → the next offset to read, as the source writes it."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
+
+
+def local_directory(given: Path | str, beside: Path | None = None) -> Path:
+    """Where a checkpoint is to be; a URL would silently become a directory of that name."""
+    if _URL.match(str(given)):
+        raise PipelineError(f"the checkpoint {given} must be a directory of a file system, not a URL")
+    return (beside or Path.cwd()) / given
 
 
 class Checkpoint:

@@ -22,6 +22,7 @@ from braidmq.spark.pipelines.model import (
     TopicSink,
     TopicSource,
     UpsertSink,
+    ValueFormat,
     WindowStep,
 )
 from braidmq.spark.query import parse_query
@@ -184,6 +185,16 @@ def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
                 yield source.place.line, f"bad records of topic {source.topic} cannot go back into it"
             if f"{source.name}_bad" in names:
                 yield source.place.line, f"{source.name}_bad is the query for bad records; rename that sink"
+            yield from _aside(source)
+
+
+def _aside(source: TopicSource) -> Iterator[tuple[int, str]]:
+    if source.format in (ValueFormat.TEXT, ValueFormat.RAW):
+        text = f"any value is {source.format}, so no record is bad; leave bad_records out"
+        yield source.place.line, f"source {source.name}: {text}"
+    if not source.stream:
+        text = "a table is read again and again, and its bad records with it; write bad_records: drop"
+        yield source.place.line, f"source {source.name}: {text}"
 
 
 def _options(pipeline: Pipeline) -> Iterator[tuple[int, str]]:

@@ -17,6 +17,7 @@ from typing import Any
 from braidmq.address import AddressError, parse_addresses
 from braidmq.spark.options import READ_OPTIONS
 from braidmq.spark.pipelines import avro, ddl, sql_names
+from braidmq.spark.pipelines.checkpoint import local_directory
 from braidmq.spark.pipelines.connecting import mistake_in
 from braidmq.spark.pipelines.document import Node
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, Place, suggestion
@@ -79,7 +80,7 @@ def read(node: Node, directory: Path, notebook: Notebook) -> Pipeline:
         directory=directory,
         bootstrap=_bootstrap(top),
         version=top.number("version", 1),
-        checkpoint=directory / (top.text("checkpoint") or f"checkpoints/{name}"),
+        checkpoint=_checkpoint(top, directory, name),
         parallelism=top.number("parallelism", 4, 1, PARALLELISM_MAX),
         restarts_max=top.number("restarts", 20, 0, 1_000_000),
         options=_options(top, (*READ_OPTIONS, *SINK_OPTIONS)),
@@ -102,6 +103,14 @@ def _bootstrap(top: Section) -> str:
     except AddressError as error:
         top.note(f"bootstrap: {error}", top.line_of("bootstrap"))
     return text
+
+
+def _checkpoint(top: Section, directory: Path, name: str) -> Path:
+    try:
+        return local_directory(top.text("checkpoint") or f"checkpoints/{name}", directory)
+    except PipelineError as error:
+        top.note(str(error), top.line_of("checkpoint"))
+        return directory
 
 
 class _Reader:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines import graph, progress, versions
-from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.checkpoint import Checkpoint, local_directory
 from braidmq.spark.pipelines.failures import Failure, told_in_a_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource
@@ -53,7 +53,7 @@ def run(
     `watch` is called with the status a few times a second, `tell` with sentences for the user.
     """
     if checkpoint is not None:
-        pipeline = replace(pipeline, checkpoint=Path(checkpoint).absolute())
+        pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
     kept = Checkpoint(pipeline.checkpoint_directory)
     with kept.held():
         for note in prepare(pipeline, kept):

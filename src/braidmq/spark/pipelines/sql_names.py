@@ -12,7 +12,7 @@ from collections.abc import Iterator
 _NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _FROM_INSIDE = re.compile(r"\b(?:extract|trim|substring|substr|overlay|position)\s*\([^()]*\)", re.IGNORECASE)
 _WORD = re.compile(r"`[^`]+`|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[(),]")
-_WITH_NAME = re.compile(r"(?:\bwith\s+(?:recursive\s+)?|,\s*)(\w+)\s+as\s*\(", re.IGNORECASE)
+_WITH_NAME = re.compile(r"(?:\bwith\s+(recursive\s+)?|,\s*)(\w+)\s+as\s*\(", re.IGNORECASE)
 _ENDS_FROM = {"where", "group", "having", "order", "limit", "window", "union", "intersect", "except"}
 _ENDS_FROM |= {"on", "using", "select", "lateral", "distribute", "sort"}
 _JOINS = {"join", "inner", "left", "right", "full", "outer", "cross", "semi", "anti", "natural"}
@@ -25,14 +25,29 @@ _STATEFUL = re.compile(
 def tables(sql: str) -> tuple[str, ...]:
     """The names of the tables a query reads, in the order in which they first appear."""
     text = _FROM_INSIDE.sub(" ", _NOISE.sub(" ", sql))
-    own = {name.lower() for name in _WITH_NAME.findall(text)}
-    found = dict.fromkeys(name for name in _read(text) if name.lower() not in own)
+    own = list(_own(text))
+    found = dict.fromkeys(
+        name
+        for at, name in _read(text)
+        if not any(name.lower() == each and at > begin for each, begin in own)
+    )
     return tuple(found)
 
 
-def _read(text: str) -> Iterator[str]:
+def _own(text: str) -> Iterator[tuple[str, int]]:
+    """WITH names, and from where on they are meant: within its own query the name is still another table."""
+    for found in _WITH_NAME.finditer(text):
+        at, depth = found.end(), 1
+        while depth and at < len(text):
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            at += 1
+        yield found[2].lower(), found.start() if found[1] else at
+
+
+def _read(text: str) -> Iterator[tuple[int, str]]:
     """Walks the words; `expecting` a table after FROM, JOIN and the commas of a FROM list."""
-    words = [match[0] for match in _WORD.finditer(text)]
+    matches = list(_WORD.finditer(text))
+    words = [match[0] for match in matches]
     expecting, in_from, outer = False, False, []
     for place, word in enumerate(words):
         lower = word.lower()
@@ -50,7 +65,7 @@ def _read(text: str) -> Iterator[str]:
         elif expecting and lower not in _JOINS and lower not in ("stream", "values"):
             expecting = False
             if words[place + 1 : place + 2] != ["("]:
-                yield word.strip("`")
+                yield matches[place].start(), word.strip("`")
 
 
 def is_stateful(sql: str, streams: int) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -57,6 +59,7 @@ def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
     function = (
         step.function if callable(step.function) else find_function(step.function, directory, step.place)
     )
+    _ship_modules(directory)
     try:
         made = function(*(frames[name] for name in step.inputs))
     except (PySparkException, PipelineError):
@@ -79,12 +82,8 @@ def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any
         sys.path.insert(0, str(directory))
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0] and error.name != module_name:
-            raise
-        raise PipelineError(
-            f"{place}: python: there is no module {module_name}; it is looked for in {directory} first"
-        ) from None
+    except Exception as error:
+        raise PipelineError(f"{place}: python: {_not_imported(error, module_name, directory)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         named = [each for each, what in vars(module).items() if callable(what) and not each.startswith("_")]
@@ -92,6 +91,25 @@ def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any
         raise PipelineError(f"{place}: python: {module_name} has no function {function_name}{hint}")
     found: Callable[..., Any] = function
     return found
+
+
+def _not_imported(error: Exception, module_name: str, directory: Path) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.partition(".")[0]):
+        return f"there is no module {module_name}; it is looked for in {directory} first"
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {error.msg}"
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    own = [file for file in files if Path(file).is_relative_to(directory)]
+    return where_it_failed(error, own[-1] if own else module_name)
+
+
+def _ship_modules(directory: Path) -> None:
+    """Functions of modules beside the file go to Spark's workers as they are: no worker could import them."""
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/nowhere").resolve()
+        beside = file.parent.parent if file.stem == "__init__" else file.parent
+        if beside == directory and name == module.__name__ and "." not in name:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _window(step: WindowStep, frame: DataFrame) -> DataFrame:
@@ -123,7 +141,9 @@ def _join(step: JoinStep, left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def _join_in_time(step: JoinStep, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
-    left_time, right_time = _event_time(left), _event_time(right)
+    left_time, right_time = (
+        _event_time(step, name, frame) for name, frame in zip(step.inputs, (left, right), strict=True)
+    )
     keys = {name: f"_braid_right_{name}" for name in step.on}
     other = right.withColumnsRenamed(keys)
     span = F.expr(f"INTERVAL {step.within}")
@@ -136,8 +156,14 @@ def _join_in_time(step: JoinStep, left: DataFrame, right: DataFrame, kind: str) 
     return joined.drop(*keys.values())
 
 
-def _event_time(frame: DataFrame) -> str:
-    return next(field.name for field in frame.schema.fields if WATERMARK_MARK in field.metadata)
+def _event_time(step: JoinStep, name: str, frame: DataFrame) -> str:
+    for field in frame.schema.fields:
+        if WATERMARK_MARK in field.metadata:
+            return field.name
+    raise PipelineError(
+        f"{step.place}: step {step.name}: {name} has lost the column of its watermark and has only"
+        f" {', '.join(frame.columns)}; select that column too"
+    )
 
 
 def _dedup(step: DedupStep, frame: DataFrame) -> DataFrame:
