@@ -61,6 +61,8 @@ def begin(checkpoint: Checkpoint, query: str) -> None:
         ("watermark: at, 10 minutes", "watermark: at, 1 hour", "watermark delay of orders"),
         ("topic: minutes", "topic: minutes-2", "topic was minutes"),
         ("    topic: orders\n", "    topic: orders\n    start: latest\n", "goes on from its own offsets"),
+        ("from: large\n", "from: orders\n", "step large was"),
+        (", watermark: 'at, 1 minute'", "", "query ids: watermark column of clicks was at, now not there"),
         ("  ids: {from: both, topic: ids}\n", "", "query ids is gone"),
         ("sinks:\n", "sinks:\n  more: {from: large, topic: more}\n", "query more is new"),
         (
@@ -110,19 +112,51 @@ def test_a_change_the_checkpoint_cannot_follow_is_refused_with_the_reason(
     assert "version: 2" in str(raised.value)
 
 
+JOIN = """\
+pipeline: joined
+sources:
+  a: {topic: a, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+  b: {topic: b, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+steps:
+  large: {sql: SELECT * FROM a WHERE id > 5}
+  both: {from: [a, b], join: {on: id, within: 1 hour}}
+sinks:
+  out: {from: both, topic: out}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "may"),
+    [("a, b", ["large, b"]), ("large, a", []), ("a, large", [])],
+)
+def test_a_join_of_streams_keeps_its_sides(inputs: str, may: list[str], tmp_path: Path) -> None:
+    """S4: a filter in front of one is no other side, also where both read the same topic."""
+    pipeline = loads(JOIN.replace("a, b", inputs), tmp_path)
+    checkpoint = Checkpoint(pipeline.checkpoint_directory)
+    versions.record(pipeline, checkpoint)
+    begin(checkpoint, "out")
+    for others in ("a, b", "b, a", "large, b", "a, large", "large, a"):
+        changed = loads(JOIN.replace("a, b", others), tmp_path)
+        if others == inputs or others in may:
+            versions.check(changed, checkpoint)
+        else:
+            with pytest.raises(PipelineError, match=r"reads was|step both was"):
+                versions.check(changed, checkpoint)
+
+
 def test_a_query_that_never_began_may_still_become_another(tmp_path: Path) -> None:
     """S4: Spark refused it at its start, say; no batch has been planned that it would have to go on from."""
     pipeline = loads(FILE, tmp_path)
     checkpoint = Checkpoint(pipeline.checkpoint_directory)
-    versions.record(pipeline, checkpoint, {"sums": "Aggregate [shop]"})
+    versions.record(pipeline, checkpoint, {"sums": {versions.STATE: "Aggregate [shop]"}})
     mended = loads(FILE.replace("mode: update", "mode: complete"), tmp_path)
     assert versions.check(mended, checkpoint) == []
-    versions.check_states(mended, checkpoint, {"sums": "Aggregate [id]"})
+    versions.check_states(mended, checkpoint, {"sums": {versions.STATE: "Aggregate [id]"}})
     begin(checkpoint, "sums")
     with pytest.raises(PipelineError, match="mode was update"):
         versions.check(mended, checkpoint)
     with pytest.raises(PipelineError, match="what keeps state was Aggregate"):
-        versions.check_states(mended, checkpoint, {"sums": "Aggregate [id]"})
+        versions.check_states(mended, checkpoint, {"sums": {versions.STATE: "Aggregate [id]"}})
 
 
 def test_a_new_version_begins_a_new_checkpoint(checkpoint: Checkpoint, tmp_path: Path) -> None:

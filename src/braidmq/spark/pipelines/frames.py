@@ -56,7 +56,44 @@ def stateful_operators(frame: DataFrame) -> str:
     # A tilde marks what belongs to a stream; newer releases write it, older ones do not.
     lines = (line.strip(" :+-").removeprefix("~") for line in plan.splitlines())
     kept = [line for line in lines if line.startswith(STATEFUL)]
-    return re.sub(r"#\d+L?", "", "; ".join(kept))
+    return re.sub(r"#\d+L?(-T\d+ms)?", "", "; ".join(kept))
+
+
+def kept_columns(frame: DataFrame) -> str:
+    """What each stateful operator keeps, with its types: rows of a state are read back by position.
+
+    Spark keeps the columns that are used further on, so the plan is asked for after its optimiser.
+    """
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    if any(_kept(plan)):
+        plan = frame.sparkSession._jsparkSession.sessionState().optimizer().execute(plan)
+    return "; ".join(_kept(plan))
+
+
+def _kept(node: Any) -> Iterator[str]:
+    children = _all(node.children())
+    for child in children:
+        yield from _kept(child)
+    name = node.nodeName()
+    if not node.isStreaming():
+        return
+    if name == "Join" and all(child.isStreaming() for child in children):
+        yield f"Join {' with '.join(child.schema().catalogString() for child in children)}"
+    elif name == "Aggregate":
+        yield f"Aggregate by {_types(node.groupingExpressions())} to {node.schema().catalogString()}"
+    elif name.startswith("Deduplicate"):
+        yield f"{name} by {_types(node.keys())}"
+    elif name == "FlatMapGroupsInPandasWithState":
+        yield f"{name} by {_types(node.groupingAttributes())} with {node.stateType().catalogString()}"
+
+
+def _types(expressions: Any) -> str:
+    return ", ".join(each.dataType().catalogString() for each in _all(expressions))
+
+
+def _all(sequence: Any) -> list[Any]:
+    """A sequence of Scala as a list."""
+    return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def output_mode(frame: DataFrame, *modes: str) -> str:

@@ -148,12 +148,12 @@ class Run:
     def _start(self) -> None:
         for name, text in settings(self.pipeline).items():
             if name.startswith("spark.sql."):
-                self.spark.conf.set(name, text)
+                _set(self.spark, name, text)
         # Spark looks for a sink's format in the session that is active in its thread. A thread that is new to
         # Spark has none, and this is the call that makes it ours.
         self.spark.createDataFrame([], "nothing INT")
         compiled = compile_queries(self.spark, self.pipeline, self.checkpoint)
-        states = {name: query.state for name, query in compiled.items() if query.state is not None}
+        states = {name: query.states for name, query in compiled.items()}
         versions.check_states(self.pipeline, self.checkpoint, states)
         self._queries = [Query(QueryStatus(name), query.start) for name, query in compiled.items()]
         self.status.queries = [query.status for query in self._queries]
@@ -244,6 +244,17 @@ class Run:
         self._saved_s = time.monotonic()
 
 
+def _set(spark: SparkSession, name: str, text: str) -> None:
+    """A setting of SQL; one that is fixed with the session was given when that was made."""
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.conf.set(name, text)
+    except PySparkException as error:
+        if not (error.getCondition() or "").startswith("CANNOT_MODIFY"):
+            raise
+
+
 def _stop(handle: StreamingQuery | None) -> None:
     from py4j.protocol import Py4JError
 
@@ -256,17 +267,17 @@ def _stop(handle: StreamingQuery | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A way to start a query and, where a Python function is part of it, the operators that keep state."""
+    """A way to start a query, and what it keeps between batches, as Spark has analysed it."""
 
     start: Start
-    state: str | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Compiled]:
     """All queries; Spark's analysis is done, nothing runs yet."""
     from braidmq.spark.pipelines import sinks, steps
     from braidmq.spark.pipelines.connecting import connection_options
-    from braidmq.spark.pipelines.frames import stateful_operators
+    from braidmq.spark.pipelines.frames import kept_columns, stateful_operators
     from braidmq.spark.pipelines.sources import Opener
 
     opener = Opener(spark, pipeline, checkpoint)
@@ -283,8 +294,10 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
     for sink in pipeline.sinks:
         frame = frames[sink.source]
         behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
-        state = stateful_operators(frame) if any(isinstance(step, PythonStep) for step in behind) else None
-        made[sink.name] = Compiled(sinks.starter(frame, sink, pipeline, checkpoint), state)
+        states = {versions.COLUMNS: kept_columns(frame)}
+        if any(isinstance(step, PythonStep) for step in behind):
+            states[versions.STATE] = stateful_operators(frame)
+        made[sink.name] = Compiled(sinks.starter(frame, sink, pipeline, checkpoint), states)
     for source in pipeline.sources:
         if (
             isinstance(source, TopicSource)

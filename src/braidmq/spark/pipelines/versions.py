@@ -34,12 +34,16 @@ from braidmq.spark.pipelines.model import (
     TopicSource,
 )
 
-FORMAT = 1
+FORMAT = 2
 FILE = "pipeline.json"
 STATE = "what keeps state"
+COLUMNS = "what is kept in state"
 SHOWN_LETTERS = 80
 LETTERS_BEFORE = 20
 _SPAN = re.compile(r'\{"seconds": ([\d.]+)\}')
+
+States = Mapping[str, Mapping[str, str]]
+"""What each query keeps between batches, by what is told about it (`STATE`, `COLUMNS`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +98,17 @@ def _refusal(pipeline: Pipeline, checkpoint: Checkpoint, query: str, what: str, 
     )
 
 
-def check_states(pipeline: Pipeline, checkpoint: Checkpoint, states: Mapping[str, str]) -> None:
-    """The same for Python functions, which can be looked into only when Spark has analysed what they made."""
+def check_states(pipeline: Pipeline, checkpoint: Checkpoint, states: States) -> None:
+    """The same for what is known only when Spark has analysed it: types, and what Python functions made."""
     before = (checkpoint.read(FILE) or {}).get("states", {})
     for name, state in states.items():
-        if before.get(name, state) != state and checkpoint.has_begun(name):
-            raise PipelineError(_refusal(pipeline, checkpoint, name, STATE, before[name], state))
+        for what, now in state.items() if checkpoint.has_begun(name) else ():
+            was = before.get(name, {}).get(what, now)
+            if was != now:
+                raise PipelineError(_refusal(pipeline, checkpoint, name, what, was, now))
 
 
-def record(pipeline: Pipeline, checkpoint: Checkpoint, states: Mapping[str, str] | None = None) -> None:
+def record(pipeline: Pipeline, checkpoint: Checkpoint, states: States | None = None) -> None:
     """Writes down what the checkpoint is made by from now on. Queries that are gone may come back."""
     queries = {name: asdict(made) for name, made in (_load(checkpoint) or {}).items()}
     queries |= {name: asdict(made) for name, made in describe(pipeline).items()}
@@ -154,20 +160,25 @@ def _shown(text: str, begin: int) -> str:
 
 
 def _of_sink(pipeline: Pipeline, sink: Sink) -> Made:
-    streams = graph.streams_of(pipeline, sink.source)
-    fixed = {"reads": ", ".join(_identity(source) for source in pipeline.sources_named(streams))}
+    fixed = {"reads": _reads(pipeline, sink.source)}
     noted: dict[str, str] = {}
-    stateful = False
-    for name in graph.upstream(pipeline, sink.source):
-        step = pipeline.step(name)
-        if step is not None:
-            state = _state(pipeline, step)
-            stateful = stateful or state is not None
-            (fixed if state is not None else noted)[f"step {name}"] = state or _text(step)
+    behind = graph.upstream(pipeline, sink.source)
+    states = {step.name: _state(pipeline, step) for step in map(pipeline.step, behind) if step is not None}
+    stateful = any(states.values())
+    for name in behind:
+        if (step := pipeline.step(name)) is None:
+            _note_source(pipeline.source(name), noted, fixed if stateful else noted)
+        elif state := states[name]:
+            fixed[f"step {name}"] = state
         else:
-            _note_source(pipeline.source(name), fixed, noted)
+            noted[f"step {name}"] = _text(step)
     _describe_target(sink, stateful, fixed, noted)
     return Made(fixed, noted)
+
+
+def _reads(pipeline: Pipeline, name: str) -> str:
+    """The streams behind a name."""
+    return ", ".join(_identity(source) for source in pipeline.sources_named(graph.streams_of(pipeline, name)))
 
 
 def _identity(source: Source) -> str:
@@ -176,37 +187,43 @@ def _identity(source: Source) -> str:
     return f"files {source.path}" if isinstance(source, FileSource) else f"table {source.table}"
 
 
-def _note_source(source: Source | None, fixed: dict[str, str], noted: dict[str, str]) -> None:
+def _note_source(source: Source | None, noted: dict[str, str], timed: dict[str, str]) -> None:
+    """`timed` takes the column of event time, on which state depends where there is any."""
     if source is None:
         return
     if isinstance(source, TopicSource):
         noted[f"start of {source.name}"] = str(source.start)
         noted[f"schema of {source.name}"] = source.schema or ""
     if source.watermark is not None:
-        fixed[f"watermark column of {source.name}"] = source.watermark.column
+        timed[f"watermark column of {source.name}"] = source.watermark.column
         noted[f"watermark delay of {source.name}"] = str(source.watermark.delay)
 
 
 def _state(pipeline: Pipeline, step: Step) -> str | None:
     """What a step's state depends on; None for a step that keeps none."""
-    streams = len(graph.streams_of(pipeline, step.name))
     if isinstance(step, PythonStep):
         return None
     if isinstance(step, SqlStep):
+        streams = len(graph.streams_of(pipeline, step.name))
         return sql_names.normal(step.sql) if streams and sql_names.is_stateful(step.sql, streams) else None
-    if isinstance(step, JoinStep) and streams < 2:
+    if not isinstance(step, JoinStep):
+        return _text(step, "inputs")
+    left, right = (_reads(pipeline, name) for name in step.inputs)
+    if not (left and right):
         return None
-    return _text(step)
+    # The state of one side must not become that of the other; filters in front of them may change.
+    return _text(step) if left == right else f"{_text(step, 'inputs')} of {left} and {right}"
 
 
-def _text(step: Step) -> str:
+def _text(step: Step, *left_out: str) -> str:
     """A step in one line, without its name and place."""
     if isinstance(step, SqlStep):
         return sql_names.normal(step.sql)
     if isinstance(step, PythonStep):
         return step.function if isinstance(step.function, str) else step.function.__qualname__
     parts: dict[str, Any] = asdict(step)
-    kept = {key: value for key, value in parts.items() if key not in ("name", "place", "watermark") and value}
+    hidden = ("name", "place", "watermark", *left_out)
+    kept = {key: value for key, value in parts.items() if key not in hidden and value}
     return f"{type(step).__name__.removesuffix('Step').lower()} {json.dumps(kept, default=str)}"
 
 
