@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from braidmq.client import Producer
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import Lake
-from braidmq.spark.pipelines import avro, load, loads
+from braidmq.spark.pipelines import PipelineError, avro, load, loads
 from braidmq.spark.pipelines.loading import load_module
 from braidmq.spark.pipelines.model import AvroSchema
 from braidmq.spark.pipelines.running import run
@@ -105,6 +105,29 @@ sinks:
     assert aside[b"{"]["braid.topic"].decode() == topic
     assert aside[b"{"]["braid.offset"] == b"1"
     assert {each.key() for each in messages(bootstrap, f"{topic}.bad")} == {b"k"}
+
+
+def test_bad_records_after_the_latest_are_not_lost_when_they_get_a_topic_later(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4 S3: what comes after a run has begun belongs to it, also if the first batch fails on it."""
+    topic = new_topic()
+    send(bootstrap, topic, [{"id": 0}])
+    text = f"""
+pipeline: late
+bootstrap: {bootstrap}
+sources: {{a: {{topic: {topic}, schema: id BIGINT, start: latest}}}}
+sinks: {{out: {{from: a, topic: {topic}.out}}}}
+"""
+    made = replace(loads(text, tmp_path), parallelism=1)
+    with pytest.raises(PipelineError, match="offset 2 cannot be read"):
+        # The run tells that it made the topic: by then it knows where it begins.
+        tell = lambda _: send(bootstrap, topic, [{"id": 1}, b"{"])  # noqa: E731
+        run(made, once=True, spark=spark, tell=tell)
+    send(bootstrap, topic, [{"id": 3}])
+    run_once(text.replace("latest", f"latest, bad_records: {{topic: {topic}.bad}}"), spark, tmp_path)
+    assert values(bootstrap, f"{topic}.out") == [{"id": 1}, {"id": 3}]
+    assert [each.value() for each in messages(bootstrap, f"{topic}.bad")] == [b"{"]
 
 
 def test_a_batch_that_is_given_twice_is_in_the_topic_once(

@@ -13,7 +13,9 @@ import pytest
 from braidmq.cli import main
 from braidmq.cli.pipeline import _stopped_by_signals
 from braidmq.client import Producer
-from braidmq.spark.pipelines import load, templates
+from braidmq.spark.pipelines import Pipeline, load, templates
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.preflight import Preflight
 
 FILE = """\
 pipeline: orders
@@ -107,6 +109,71 @@ def test_plan_goes_on_from_the_checkpoint(file: Path, capsys: pytest.CaptureFixt
         (query / name / "0").write_text(text)
     assert main(["pipeline", "plan", str(file), "--json"]) == 0
     assert [row["lag"] for row in json.loads(capsys.readouterr().out)["reads"]] == [1, 0]
+
+
+BAD_ASIDE = """\
+pipeline: orders
+bootstrap: BOOTSTRAP
+sources:
+  orders: {topic: TOPIC, schema: id BIGINT, start: latest, bad_records: {topic: TOPIC.bad}}
+sinks:
+  out: {from: orders, topic: TOPIC.out}
+"""
+
+
+@pytest.fixture
+def bad_aside(file: Path) -> Pipeline:
+    """Reads the topic of the file from its end, with a place for bad records."""
+    before = load(file)
+    topic = before.sources[0].topic  # type: ignore[union-attr]
+    file.write_text(BAD_ASIDE.replace("BOOTSTRAP", before.bootstrap).replace("TOPIC", topic))
+    return load(file)
+
+
+def planned(pipeline: Pipeline, query: str, offsets: dict[str, int], finished: bool) -> None:
+    """What Spark writes for the first batch of a query."""
+    directory = pipeline.checkpoint_directory / "queries" / query
+    topic = pipeline.sources[0].topic  # type: ignore[union-attr]
+    for name, text in {"offsets": f"v1\n{{}}\n{json.dumps({topic: offsets})}", "commits": "v1\n{}"}.items():
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        if finished or name == "offsets":
+            (directory / name / "0").write_text(text)
+
+
+def starts(pipeline: Pipeline) -> list[tuple[str, int, int]]:
+    preflight = Preflight(pipeline)
+    try:
+        preflight.keep_starts(Checkpoint(pipeline.checkpoint_directory))
+        found = preflight.readings(Checkpoint(pipeline.checkpoint_directory))
+    finally:
+        preflight.close()
+    return [(reading.query, reading.partition, reading.next_offset) for reading in found]
+
+
+def send_more(pipeline: Pipeline) -> None:
+    with Producer(pipeline.bootstrap) as producer:
+        producer.send(pipeline.sources[0].topic, b"more", partition=0)  # type: ignore[union-attr]
+
+
+def test_bad_records_are_looked_for_from_where_the_sinks_stand(bad_aside: Pipeline) -> None:
+    """S4: also with start: latest, when the file says only later where such records go."""
+    planned(bad_aside, "out", {"0": 2}, finished=True)
+    expected = [("out", 0, 2), ("out", 1, 0), ("orders_bad", 0, 2), ("orders_bad", 1, 0)]
+    assert starts(bad_aside) == expected
+    # Killed before the new query came to read, while the other one went on.
+    planned(bad_aside, "out", {"0": 3, "1": 2}, finished=True)
+    assert starts(bad_aside)[2:] == expected[2:]
+
+
+def test_the_end_of_a_topic_is_looked_up_once_for_all_queries(bad_aside: Pipeline) -> None:
+    """S4: a first batch that fails begins at the same records again; what never began to read, at the end."""
+    assert starts(bad_aside) == [("out", 0, 3), ("out", 1, 2), ("orders_bad", 0, 3), ("orders_bad", 1, 2)]
+    send_more(bad_aside)
+    expected = [("out", 0, 4), ("out", 1, 2), ("orders_bad", 0, 4), ("orders_bad", 1, 2)]
+    assert starts(bad_aside) == expected
+    planned(bad_aside, "out", {"0": 4, "1": 2}, finished=False)
+    send_more(bad_aside)
+    assert starts(bad_aside) == expected
 
 
 def test_a_topic_that_is_not_there_is_told_with_its_line(

@@ -3,6 +3,7 @@
     pipeline.json       what the checkpoint was made by (`versions`)
     status.json         how the last run stands (`status`)
     schemas/<source>    a schema found by looking at records: found once, then kept
+    starts/<source>     where its queries begin, until each has finished its first batch
     queries/<query>/    Spark's own checkpoint of each query
 
 One run at a time: a lock, which the kernel lets go of when its holder dies, keeps a second one out.
@@ -82,6 +83,14 @@ class Checkpoint:
 
     def keep_schema(self, source: str, ddl: str) -> None:
         self.write(f"schemas/{source}", {"ddl": ddl})
+
+    def start(self, source: str) -> tuple[list[str], Offsets] | None:
+        """Where which queries of a source were to begin, as the last run decided that had new ones."""
+        kept = self.read(f"starts/{source}")
+        return (kept["queries"], kept["offsets"]) if kept else None
+
+    def keep_start(self, source: str, queries: list[str], offsets: Offsets) -> None:
+        self.write(f"starts/{source}", {"queries": queries, "offsets": offsets})
 
     def has_begun(self, query: str) -> bool:
         """Whether a batch of the query has been planned; until then its checkpoint binds nobody."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from braidmq.client.admin import Admin, TopicDescription
 from braidmq.client.cluster import TopicPartition
+from braidmq.client.consumer import Start as ConsumerStart
 from braidmq.client.errors import AuthenticationFailed, ClientError
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.pipelines import graph
@@ -17,6 +18,7 @@ from braidmq.spark.pipelines.model import BadRecords, Pipeline, Start, TopicSink
 from braidmq.wire.errors import ApiError, ErrorCode
 
 Part = TopicSource | TopicSink
+READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,22 @@ class Preflight:
             positions = checkpoint.positions(query)
             for place, source in enumerate(sources):
                 if source is not None:
-                    rows += self._of_source(
-                        query, source, positions[place] if place < len(positions) else None
-                    )
+                    at = positions[place] if place < len(positions) else None
+                    rows += self._of_source(query, source, at or self._first(source, checkpoint))
         return rows
+
+    def keep_starts(self, checkpoint: Checkpoint) -> None:
+        """Looks up once where the queries of a source begin that have not finished a batch yet.
+
+        Each for itself would find another end of the topic, and another one after a crash in its first batch:
+        records in between would be read by some and by others not, or by none.
+        """
+        for source in self._pipeline.sources:
+            if not isinstance(source, TopicSource) or not source.stream or source.start is Start.EARLIEST:
+                continue
+            queries = self._queries_of(source)
+            if any(checkpoint.last_batch(query) is None for query in queries):
+                checkpoint.keep_start(source.name, queries, self._first(source, checkpoint))
 
     def close(self) -> None:
         for side in self._sides.values():
@@ -133,12 +147,43 @@ class Preflight:
             if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
                 yield f"{source.name}_bad", [source]
 
-    def _of_source(self, query: str, source: TopicSource, at: Offsets | None) -> list[Reading]:
+    def _queries_of(self, source: TopicSource) -> list[str]:
+        return [query for query, sources in self._queries() if source in sources]
+
+    def _first(self, source: TopicSource, checkpoint: Checkpoint) -> Offsets:
+        """Where a query without a finished batch begins: as the file says, but not after one of the others.
+
+        What the others have yet to read may hold bad records, which a new query for those has to find.
+        """
         topic = self._side(source).topics()[source.topic]
-        if at is not None:
-            reached = {int(index): offset for index, offset in at.get(source.topic, {}).items()}
-        else:
-            reached = self._starts(source, topic)
+        if source.start is Start.EARLIEST:
+            return {topic.name: {str(each.index): each.start_offset for each in topic.partitions}}
+        # A partition that came in since is read from its first record, by whoever was there before it.
+        firsts = {each.index: each.start_offset for each in topic.partitions}
+        kept = self._kept(source, checkpoint)
+        found = self._starts(source, topic) if kept is None else _filled(kept, firsts)
+        for query, sources in self._queries():
+            for reads, at in zip(sources, checkpoint.positions(query), strict=False):
+                if reads == source and at is not None:
+                    reached = _filled(at.get(topic.name, {}), firsts)
+                    found = {index: min(offset, reached[index]) for index, offset in found.items()}
+        return {topic.name: {str(index): offset for index, offset in found.items()}}
+
+    def _kept(self, source: TopicSource, checkpoint: Checkpoint) -> dict[str, int] | None:
+        """The offsets an earlier run began with, if one of its queries has yet to finish its first batch."""
+        kept = checkpoint.start(source.name)
+        if kept is None:
+            return None
+        queries, offsets = kept
+        # Where none of them came to read, the end of the topic is to be looked up again.
+        begun = any(checkpoint.has_begun(query) for query in queries)
+        there = [query for query in self._queries_of(source) if query in queries]
+        waiting = any(checkpoint.last_batch(query) is None for query in there)
+        return offsets.get(source.topic, {}) if begun and waiting else None
+
+    def _of_source(self, query: str, source: TopicSource, at: Offsets) -> list[Reading]:
+        topic = self._side(source).topics()[source.topic]
+        reached = {int(index): offset for index, offset in at.get(source.topic, {}).items()}
         return [
             Reading(query, source.name, topic.name, each.index, next_offset, each.end_offset)
             for each in topic.partitions
@@ -146,17 +191,19 @@ class Preflight:
         ]
 
     def _starts(self, source: TopicSource, topic: TopicDescription) -> dict[int, int]:
-        if source.start is Start.EARLIEST:
-            return {each.index: each.start_offset for each in topic.partitions}
-        ends = {each.index: each.end_offset for each in topic.partitions}
+        """Ends are those of decided transactions, as far as queries read."""
+        cluster = self._side(source).cluster
+        some = [TopicPartition(topic.name, each.index) for each in topic.partitions]
+        ends = list_offsets(cluster, dict.fromkeys(some, int(ConsumerStart.LATEST)), READ_COMMITTED)
         if source.start is Start.LATEST:
-            return ends
-        wanted = {TopicPartition(topic.name, index): int(source.start) for index in ends}
-        found = list_offsets(self._side(source).cluster, wanted)
-        return {
-            at.partition: spot.offset if spot.offset >= 0 else ends[at.partition]
-            for at, spot in found.items()
-        }
+            return {at.partition: end.offset for at, end in ends.items()}
+        found = list_offsets(cluster, dict.fromkeys(some, int(source.start)), READ_COMMITTED)
+        return {at.partition: (spot if spot.offset >= 0 else ends[at]).offset for at, spot in found.items()}
+
+
+def _filled(written: dict[str, int], firsts: dict[int, int]) -> dict[int, int]:
+    """Offsets as they were written, of every partition there is now."""
+    return {index: written.get(str(index), first) for index, first in firsts.items()}
 
 
 def _plain(topics: dict[str, TopicDescription]) -> list[str]:

@@ -72,6 +72,7 @@ def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
     preflight = Preflight(pipeline)
     try:
         preflight.check_topics()
+        preflight.keep_starts(checkpoint)
         notes += [f"created topic {name}" for name in preflight.create_targets()]
     finally:
         preflight.close()

@@ -6,6 +6,7 @@ the next run must read the same columns, whatever has been sent since.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
@@ -68,7 +69,7 @@ class Opener:
     def records(self, source: TopicSource, group: str | None = None) -> DataFrame:
         """The records of a topic, undecoded."""
         reader = self.spark.readStream if source.stream else self.spark.read
-        ours = {"subscribe": source.topic, "isolation": "read_committed", **_start(source)}
+        ours = {"subscribe": source.topic, "isolation": "read_committed", **self._start(source)}
         options = merged(ours, topic_options(self.pipeline, source.options))
         if Metadata.HEADERS in source.metadata:
             options["includeHeaders"] = "true"
@@ -77,6 +78,15 @@ class Opener:
         if source.stream and source.batch_records_max is not None:
             options["maxOffsetsPerTrigger"] = str(source.batch_records_max)
         return reader.format("braid").schema(formats.columns_read(source)).options(**options).load()
+
+    def _start(self, source: TopicSource) -> dict[str, str]:
+        """For queries that have no checkpoint yet; `Preflight.keep_starts` has settled what is not fixed."""
+        kept = self.checkpoint.start(source.name)
+        if source.stream and source.start is not Start.EARLIEST and kept is not None:
+            return {"startingOffsets": json.dumps(kept[1])}
+        if isinstance(source.start, Start):
+            return {"startingOffsets": source.start.value} if source.stream else {}
+        return {"startingTimestamp": str(source.start), "startingOffsetsByTimestampStrategy": "latest"}
 
     def schema(self, source: TopicSource) -> StructType | None:
         """The columns of a topic's values; None where the value is one column."""
@@ -144,9 +154,3 @@ def sample(pipeline: Pipeline, source: TopicSource) -> list[bytes]:
             if not messages or len(values) >= source.sample_records:
                 break
     return values[: source.sample_records]
-
-
-def _start(source: TopicSource) -> dict[str, str]:
-    if isinstance(source.start, Start):
-        return {"startingOffsets": source.start.value} if source.stream else {}
-    return {"startingTimestamp": str(source.start), "startingOffsetsByTimestampStrategy": "latest"}
