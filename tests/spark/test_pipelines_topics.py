@@ -120,9 +120,12 @@ sources: {{a: {{topic: {topic}, schema: id BIGINT, start: latest}}}}
 sinks: {{out: {{from: a, topic: {topic}.out}}}}
 """
     made = replace(loads(text, tmp_path), parallelism=1)
+
+    def tell(_: str) -> None:
+        """Told that the target topic was made, by a run that knows by then where it begins."""
+        send(bootstrap, topic, [{"id": 1}, b"{"])
+
     with pytest.raises(PipelineError, match="offset 2 cannot be read"):
-        # The run tells that it made the topic: by then it knows where it begins.
-        tell = lambda _: send(bootstrap, topic, [{"id": 1}, b"{"])  # noqa: E731
         run(made, once=True, spark=spark, tell=tell)
     send(bootstrap, topic, [{"id": 3}])
     run_once(text.replace("latest", f"latest, bad_records: {{topic: {topic}.bad}}"), spark, tmp_path)

@@ -14,7 +14,7 @@ from braidmq.cli import main
 from braidmq.cli.pipeline import _stopped_by_signals
 from braidmq.client import Producer
 from braidmq.spark.pipelines import Pipeline, load, templates
-from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.checkpoint import Checkpoint, holding
 from braidmq.spark.pipelines.preflight import Preflight
 
 FILE = """\
@@ -196,6 +196,20 @@ def test_a_broker_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captu
     assert "cannot reach 127.0.0.1:1" in told
     assert "braid serve" in told
     assert main(["pipeline", "plan", str(path), "--offline"]) == 0
+
+
+def test_a_table_that_another_run_upserts_into_is_kept_from_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4: the next version of a pipeline has another checkpoint and the same table."""
+    path = tmp_path / "orders.yaml"
+    table = "  table: {from: long, upsert: t, key: value, order_by: value}\n"
+    path.write_text(FILE[: FILE.index("  out:")] + table)
+    with holding(tmp_path / "t", "this test"):
+        assert main(["pipeline", "run", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/t is in use by another run, which upserts into it too" in told
+    assert f"{path}:9" in told
 
 
 def test_mistakes_are_one_to_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

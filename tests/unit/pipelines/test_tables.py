@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from braidmq.spark.pipelines.mistakes import PipelineError  # noqa: E402
 from braidmq.spark.pipelines.tables import (  # noqa: E402
     CHANGED_MS,
     DELETED,
@@ -127,6 +128,18 @@ def test_a_version_becomes_current_in_one_step(tmp_path: Path) -> None:
     assert list(again.glob("*.parquet")) == []
     table.finish(again, version(3, {}))
     assert table.current()[1].number == 3  # type: ignore[index]
+
+
+def test_a_version_that_another_run_made_current_is_not_removed(tmp_path: Path) -> None:
+    """S4: on a file system without locks, say; neither of the two is lost in silence."""
+    table = Table(tmp_path / "t")
+    mine, theirs = table.prepare(1), tmp_path / "t" / "versions" / "theirs"
+    mine.rename(theirs)
+    table.finish(table.prepare(1), version(1, {}))
+    theirs.rename(mine)
+    with pytest.raises(PipelineError, match="another run has made version 1 current"):
+        table.finish(mine, version(1, {}))
+    assert table.current() is not None
 
 
 def test_a_bucket_that_did_not_change_is_the_same_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,22 @@ def local_directory(given: Path | str, beside: Path | None = None) -> Path:
     return (beside or Path.cwd()) / given
 
 
+@contextmanager
+def holding(directory: Path, others: str) -> Iterator[None]:
+    """Keeps others out of a directory; `others` says who they are, and what to do about them."""
+    try:
+        RealDisk().makedirs(directory)
+        lock = DirectoryLock(directory)
+    except DirectoryInUse:
+        raise PipelineError(f"{directory} is in use by {others}") from None
+    except OSError as error:
+        raise PipelineError(f"{directory} cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class Checkpoint:
     """Files of one version of one pipeline."""
 
@@ -41,22 +57,9 @@ class Checkpoint:
         self.directory = directory
         self._disk = RealDisk()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Keeps other runs out until the end of the block."""
-        try:
-            self._disk.makedirs(self.directory)
-            lock = DirectoryLock(self.directory)
-        except DirectoryInUse:
-            raise PipelineError(
-                f"{self.directory} is in use by another run of this pipeline; stop it, or give --checkpoint"
-            ) from None
-        except OSError as error:
-            raise PipelineError(f"{self.directory} cannot be written: {error.strerror}") from error
-        try:
-            yield
-        finally:
-            lock.release()
+        return holding(self.directory, "another run of this pipeline; stop it, or give --checkpoint")
 
     def query(self, name: str) -> Path:
         """Spark's checkpoint of a query."""

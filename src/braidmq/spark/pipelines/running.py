@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines import graph, progress, versions
-from braidmq.spark.pipelines.checkpoint import Checkpoint, local_directory
+from braidmq.spark.pipelines.checkpoint import Checkpoint, holding, local_directory
 from braidmq.spark.pipelines.failures import Failure, told_in_a_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
-from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource
+from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource, UpsertSink
 from braidmq.spark.pipelines.preflight import Preflight
 from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
 
@@ -55,7 +56,7 @@ def run(
     if checkpoint is not None:
         pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
     kept = Checkpoint(pipeline.checkpoint_directory)
-    with kept.held():
+    with kept.held(), _tables_held(pipeline):
         for note in prepare(pipeline, kept):
             (tell or _silent)(note)
         made = spark.newSession() if spark is not None else _session(pipeline, master)
@@ -64,6 +65,17 @@ def run(
         finally:
             if spark is None:
                 made.stop()
+
+
+@contextmanager
+def _tables_held(pipeline: Pipeline) -> Iterator[None]:
+    """An upserted table has one writer: another version of the pipeline, or another pipeline, stays out."""
+    with ExitStack() as held:
+        for sink in pipeline.sinks:
+            if isinstance(sink, UpsertSink):
+                others = f"another run, which upserts into it too; stop that one ({sink.place})"
+                held.enter_context(holding(Path(sink.path), others))
+        yield
 
 
 def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:

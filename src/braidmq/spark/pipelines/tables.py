@@ -5,11 +5,13 @@
       versions/00000012/part-00003.parquet           the rows of bucket 3
       versions/00000012/_deleted/part-00003.parquet  keys that were deleted, with the order of their deletion
       versions/00000012/_version.json                schema, batch, counts
+      lock                                           held by the run that writes
 
 A batch of changes touches some buckets. Each of those is merged with its changes by a task of its own and
 written anew; the files of the others are hard links to the version before. When all is on disk, the symbolic
 link `current` is replaced, and the batch's number with it: a batch that is given again does nothing, a crash
-before that moment leaves only files that the next batch removes.
+before that moment leaves only files that the next batch removes. A run holds the lock in the directory: there
+is one writer at a time.
 
 Of two changes to a key the one that is newer by the ordering columns wins, whenever it comes. That is why
 deletions are remembered: a late update of a deleted row would bring it back otherwise. Names that begin with
@@ -101,6 +103,11 @@ class Table:
         self._disk.sync_directory(directory / DELETED)
         final = directory.with_suffix("")
         if final.exists():
+            if (self.path / CURRENT).resolve() == final.resolve():
+                raise PipelineError(
+                    f"{self.path}: another run has made version {version.number} current; stop it,"
+                    " a table has one writer"
+                )
             # Written by a run that died before it could be made current.
             shutil.rmtree(final)
         directory.rename(final)
