@@ -15,7 +15,7 @@ from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import Pipeline, PipelineError, avro, loads, pipeline
 from braidmq.spark.pipelines.model import AvroSchema
 from braidmq.spark.pipelines.running import run
-from braidmq.spark.pipelines.status import State
+from braidmq.spark.pipelines.status import RunStatus, State
 from braidmq.spark.pipelines.table_source import read as read_table
 
 pytestmark = pytest.mark.timeout(300)
@@ -233,6 +233,40 @@ sinks: {{out: {{from: b, lake: lake, date_of: at}}}}
     lab.send(topic, [row, {"id": 3, "at": "2026-11-15T10:00:20Z"}])
     lab.run(text)
     assert lab.lake("lake", "id") == [(1,), (2,), (3,)]
+
+
+def test_rows_of_a_key_that_are_further_apart_than_said_are_no_duplicates(
+    lab: Lab, new_topic: Callable[..., str]
+) -> None:
+    """S4: to the microsecond, out of order and over runs, however late rows may be; then it is forgotten."""
+    topic = new_topic()
+
+    def attempt(*times: str) -> RunStatus:
+        lab.send(topic, [{"id": 1, "at": f"2026-11-15T{time}Z"} for time in times])
+        text = f"""
+pipeline: near
+bootstrap: BOOTSTRAP
+sources:
+  a: {{topic: {topic}, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 hour'}}
+  b: {{topic: {topic}, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 second'}}
+steps:
+  late: {{from: a, dedup: {{by: id, within: 1 minute}}}}
+  prompt: {{from: b, dedup: {{by: id, within: 1 minute}}}}
+sinks:
+  late: {{from: late, lake: late, date_of: at}}
+  prompt: {{from: prompt, lake: prompt, date_of: at}}
+"""
+        return run(lab.load(text), once=True, spark=lab.spark)
+
+    attempt("10:00:00", "10:01:00", "10:01:00.000001", "10:02:00")
+    attempt("10:30:00", "10:00:30", "10:02:00.000002", "10:02:00.000002")
+    status = attempt("10:15:00", "10:30:59", "09:59:00", "09:58:59.999999", "18:00:00")
+    time = "date_format(at, 'HH:mm:ss.SSSSSS')"
+    kept = ["10:00:00.000000", "10:01:00.000001", "10:02:00.000002", "10:30:00.000000", "18:00:00.000000"]
+    assert [row[0] for row in lab.lake("prompt", time)] == kept
+    late = sorted([*kept, "10:15:00.000000", "09:58:59.999999"])
+    assert [row[0] for row in lab.lake("late", time)] == late
+    assert [query.state_rows for query in status.queries] == [1, 1]
 
 
 def test_changes_of_a_key_go_on_in_their_order(lab: Lab, new_topic: Callable[..., str]) -> None:

@@ -219,18 +219,43 @@ sinks: {out: {from: both, topic: out}}
     assert any("b needs a watermark" in each for each in told)
 
 
-def test_dedup_cannot_remember_longer_than_the_watermark(tmp_path: Path) -> None:
-    """S4: rather than forget silently."""
-    text = """\
+DEDUP = """\
 pipeline: once
 sources:
   a: {topic: a, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 minute'}
+  t: {topic: t, schema: 'id BIGINT', read: table}
 steps:
   b: {from: a, dedup: {by: id, within: 1 hour}}
-sinks: {out: {from: b, topic: out}}
+  c: {sql: SELECT * FROM b WHERE id > 0}
+sinks: {out: {from: c, topic: out}}
 """
-    assert "only 1 minute; raise it" in mistakes(text, tmp_path)[0][1]
-    assert loads(text.replace("1 minute", "2 hours"), tmp_path).steps
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "{from: c, window: {on: at, size: 1 minute, compute: {n: count(*)}}}",
+        "{from: c, dedup: {by: id}}",
+        "{sql: 'SELECT id, count(*) AS n FROM c GROUP BY id'}",
+        "{from: a, newest: {by: id, order_by: at}}",
+    ],
+)
+def test_dedup_within_a_time_does_not_go_together_with_other_state(other: str, tmp_path: Path) -> None:
+    """S4: Spark has no watermark behind it, and does not let it come after an aggregation."""
+    text = DEDUP.replace("sinks:", f"  d: {other}\nsinks:")
+    if "from: a" in other:
+        assert loads(text, tmp_path).steps
+        text = text.replace("b: {from: a", "b: {from: d")
+    said = "step b: within does not go together with d, which keeps state too; leave within out"
+    assert mistakes(text, tmp_path) == [(6, said)]
+    assert loads(text.replace(", within: 1 hour", ""), tmp_path).steps
+
+
+def test_dedup_within_a_time_is_for_streams(tmp_path: Path) -> None:
+    """S4: a table has no event time."""
+    assert loads(DEDUP, tmp_path).steps
+    table = DEDUP.replace("sinks:", "  d: {from: t, dedup: {by: id, within: 1 hour}}\nsinks:")
+    assert mistakes(table, tmp_path) == [(8, "step d: within is for streams; t is a table")]
 
 
 def test_an_upsert_names_key_and_order(tmp_path: Path) -> None:

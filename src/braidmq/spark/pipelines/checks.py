@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from braidmq.spark.options import OptionError
-from braidmq.spark.pipelines import graph, known_columns
+from braidmq.spark.pipelines import graph, known_columns, sql_names
 from braidmq.spark.pipelines.connecting import topic_options
 from braidmq.spark.pipelines.mistakes import Notebook, closest, suggestion
 from braidmq.spark.pipelines.model import (
@@ -122,16 +122,30 @@ def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
 
 def _dedup(pipeline: Pipeline, step: DedupStep) -> Iterator[tuple[int, str]]:
     if not graph.streams_of(pipeline, step.name):
+        if step.within is not None:
+            yield step.place.line, f"step {step.name}: within is for streams; {step.inputs[0]} is a table"
         return
-    found = graph.watermark_of(pipeline, step.inputs[0])
-    if found is None:
+    if graph.watermark_of(pipeline, step.inputs[0]) is None:
         yield (
             step.place.line,
             f"step {step.name}: dedup forgets keys by event time; give {step.inputs[0]} a watermark",
         )
-    elif step.within is not None and step.within > found.delay:
-        text = f"within is {step.within}, but the watermark of {step.inputs[0]} only {found.delay}; raise it"
+    for name in _not_with_within(pipeline, step) if step.within is not None else ():
+        text = f"within does not go together with {name}, which keeps state too; leave within out"
         yield step.place.line, f"step {step.name}: {text}"
+
+
+def _not_with_within(pipeline: Pipeline, step: DedupStep) -> Iterator[str]:
+    """Spark's watermarks end at a function that keeps state, which must not come after an aggregation."""
+    for other in pipeline.steps:
+        if other is step or not graph.keeps_state(pipeline, other):
+            continue
+        is_before = other.name in graph.upstream(pipeline, step.name)
+        joins = isinstance(other, JoinStep | DedupStep) or (
+            isinstance(other, SqlStep) and not sql_names.is_stateful(other.sql, 1)
+        )
+        if (is_before and not joins) or step.name in graph.upstream(pipeline, other.name):
+            yield other.name
 
 
 def _join(pipeline: Pipeline, step: JoinStep) -> Iterator[tuple[int, str]]:

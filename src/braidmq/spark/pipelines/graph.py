@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from braidmq.spark.pipelines import sql_names
 from braidmq.spark.pipelines.model import (
     BadRecords,
     DedupStep,
@@ -91,6 +92,19 @@ def watermark_of(pipeline: Pipeline, name: str) -> Watermark | None:
     # A join of two streams keeps the columns of the left one, its time among them.
     known = len(behind) == 1 or (behind and isinstance(part, JoinStep))
     return watermark_of(pipeline, behind[0]) if known else None
+
+
+def keeps_state(pipeline: Pipeline, step: Step) -> bool:
+    """Whether a step over streams remembers rows; what a function does is not known here."""
+    streams = len(streams_of(pipeline, step.name))
+    match step:
+        case SqlStep():
+            return streams > 0 and sql_names.is_stateful(step.sql, streams)
+        case JoinStep():
+            return streams > 1
+        case PythonStep():
+            return False
+    return streams > 0
 
 
 def unread(pipeline: Pipeline) -> list[str]:

@@ -205,7 +205,7 @@ class JoinStep:
 
 @dataclass(frozen=True, slots=True)
 class DedupStep:
-    """The first row of each key; forgotten when the watermark has passed it by `within`."""
+    """The first row of each key and time `within`; without one, for as long as the watermark's delay."""
 
     name: str
     place: Place

@@ -1,21 +1,21 @@
 """Changes of each key in their order, as a stream: what comes after a newer change of its key is left out.
 
-One value per key is remembered, the order of the newest change. Rows travel as one struct column, so that no
-type is bent on the way through pandas: a 64-bit integer that may be null would lose its last digits there.
+One value per key is remembered, the order of the newest change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.types import StructField, StructType
 
-KEY, ORDER, ROW = "_braid_key", "_braid_order", "_braid_row"
+from braidmq.spark.pipelines.keyed import ROW, Keep, per_key
+
+ORDER = "_braid_order"
 
 
 def in_order(frame: DataFrame, by: tuple[str, ...], order_by: tuple[str, ...]) -> DataFrame:
@@ -25,21 +25,12 @@ def in_order(frame: DataFrame, by: tuple[str, ...], order_by: tuple[str, ...]) -
             Window.partitionBy(*by).orderBy(*[F.desc_nulls_last(c) for c in order_by])
         )
         return frame.withColumn(ROW, place).where(f"{ROW} = 1").drop(ROW)
-    packed = frame.select(
-        *[F.col(name).alias(f"{KEY}_{name}") for name in by],
-        F.struct(*order_by).alias(ORDER),
-        F.struct(*frame.columns).alias(ROW),
-    )
-    order_type = packed.schema[ORDER].dataType
-    rows = StructType([StructField(ROW, packed.schema[ROW].dataType)])
-    state = StructType([StructField(ORDER, order_type)])
-    kept = packed.groupBy(*[f"{KEY}_{name}" for name in by]).applyInPandasWithState(
-        _newer_than_state(order_by), rows, state, "append", GroupStateTimeout.NoTimeout
-    )
-    return kept.select(f"{ROW}.*")
+    beside = {ORDER: F.struct(*order_by)}
+    state = frame.select(beside[ORDER].alias(ORDER)).schema
+    return per_key(frame, by, beside, _newer_than_state(order_by), state, GroupStateTimeout.NoTimeout)
 
 
-def _newer_than_state(order_by: tuple[str, ...]) -> Callable[..., Iterator[pd.DataFrame]]:
+def _newer_than_state(order_by: tuple[str, ...]) -> Keep:
     def keep(_: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         newest = _order(state.get[0], order_by) if state.exists else None
         rows = [pair for frame in frames for pair in zip(frame[ORDER], frame[ROW], strict=True)]

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from braidmq.spark.pipelines import newest
+from braidmq.spark.pipelines import dedup, newest
 from braidmq.spark.pipelines.frames import WATERMARK_MARK, columns_there, told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion, where_it_failed
 from braidmq.spark.pipelines.model import (
@@ -170,4 +170,6 @@ def _dedup(step: DedupStep, frame: DataFrame) -> DataFrame:
     columns_there(frame, step.by, step.place, "dedup")
     if not frame.isStreaming:
         return frame.dropDuplicates(list(step.by))
-    return frame.dropDuplicatesWithinWatermark(list(step.by))
+    if step.within is None:
+        return frame.dropDuplicatesWithinWatermark(list(step.by))
+    return dedup.first_within(frame, step.by, _event_time(frame), step.within)

@@ -1,0 +1,39 @@
+"""The rows of each key through a function that remembers something about the key.
+
+Rows travel as one struct column, so that no type is bent on the way through pandas: a 64-bit integer that may
+be null would lose its last digits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType
+
+KEY, ROW = "_braid_key", "_braid_row"
+Keep = Callable[..., Iterator[pd.DataFrame]]
+"""From a key, its rows in `ROW` and the state to the rows that are handed on."""
+
+
+def per_key(
+    frame: DataFrame,
+    by: tuple[str, ...],
+    beside: Mapping[str, Column],
+    keep: Keep,
+    state: StructType,
+    timeout: str,
+) -> DataFrame:
+    """The rows of a stream that `keep` hands on; it sees them with the columns `beside`."""
+    packed = frame.select(
+        *[F.col(name).alias(f"{KEY}_{name}") for name in by],
+        *[column.alias(name) for name, column in beside.items()],
+        F.struct(*frame.columns).alias(ROW),
+    )
+    rows = StructType([StructField(ROW, packed.schema[ROW].dataType)])
+    kept = packed.groupBy(*[f"{KEY}_{name}" for name in by]).applyInPandasWithState(
+        keep, rows, state, "append", timeout
+    )
+    return kept.select(f"{ROW}.*")
