@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
 from braidmq.spark.lake.schema import DATE, utc_date
@@ -18,6 +19,7 @@ from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import topic_options
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.frames import columns_there, output_mode, told_at
+from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import (
     LakeSink,
     Options,
@@ -86,7 +88,10 @@ def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every:
 def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataStreamWriter:
     """A lake of our own on a file system; behind a URL Spark's Parquet sink, which counts batches too."""
     columns_there(frame, tuple(filter(None, [sink.date_of])), sink.place, f"sink {sink.name}")
-    if DATE not in frame.columns:
+    own = own_date(frame.schema, sink)
+    if own is not None:
+        frame = frame.withColumnRenamed(own, DATE)
+    else:
         # Without a column of event time, the day of the batch, which a replay of it keeps.
         moment = F.col(sink.date_of) if sink.date_of else F.current_timestamp()
         frame = frame.withColumn(DATE, utc_date(moment.cast("timestamp")))
@@ -101,6 +106,22 @@ def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataSt
             sweep(lake)
 
     return frame.writeStream.foreachBatch(write)
+
+
+def own_date(schema: StructType, sink: LakeSink) -> str | None:
+    """The rows' own column for the date that files lie by; another one of its name would be lost."""
+    for field in schema.fields:
+        if field.name.lower() != DATE:
+            continue
+        kind = field.dataType.simpleString()
+        if kind != "date" or sink.date_of not in (None, field.name):
+            what = f"is {kind.upper()}" if kind != "date" else f"is not the date of {sink.date_of}"
+            raise PipelineError(
+                f"{sink.place}: sink {sink.name}: column {field.name} {what}, and the files of a lake"
+                f" lie by the date in a column of that name; rename it: SELECT {field.name} AS day"
+            )
+        return field.name
+    return None
 
 
 def _to_table(frame: DataFrame, sink: UpsertSink, checkpoint: Checkpoint) -> DataStreamWriter:
