@@ -156,7 +156,7 @@ def _join_in_time(step: JoinStep, left: DataFrame, right: DataFrame, kind: str) 
     return joined.drop(*keys.values())
 
 
-def _event_time(step: JoinStep, name: str, frame: DataFrame) -> str:
+def _event_time(step: JoinStep | DedupStep, name: str, frame: DataFrame) -> str:
     for field in frame.schema.fields:
         if WATERMARK_MARK in field.metadata:
             return field.name
@@ -172,4 +172,4 @@ def _dedup(step: DedupStep, frame: DataFrame) -> DataFrame:
         return frame.dropDuplicates(list(step.by))
     if step.within is None:
         return frame.dropDuplicatesWithinWatermark(list(step.by))
-    return dedup.first_within(frame, step.by, _event_time(frame), step.within)
+    return dedup.first_within(frame, step.by, _event_time(step, step.inputs[0], frame), step.within)
