@@ -307,9 +307,9 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
     for sink in pipeline.sinks:
         frame = frames[sink.source]
         behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
-        states = {versions.COLUMNS: kept_columns(frame)}
-        if any(isinstance(step, PythonStep) for step in behind):
-            states[versions.STATE] = stateful_operators(frame)
+        is_python = any(isinstance(step, PythonStep) for step in behind)
+        states = {versions.STATE: stateful_operators(frame)} if is_python else {}
+        states[versions.COLUMNS] = kept_columns(frame)
         made[sink.name] = Compiled(sinks.starter(frame, sink, pipeline, checkpoint), states)
     for source in pipeline.sources:
         if (
