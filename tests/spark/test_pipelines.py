@@ -69,6 +69,7 @@ def test_values_of_every_format_become_columns(lab: Lab, new_topic: Callable[...
     topics = {name: new_topic() for name in ("json", "avro", "csv", "text", "raw")}
     encode = avro.encoder(AvroSchema(json.dumps(AVRO)))
     lab.send(topics["json"], [{"id": 1, "at": "2026-11-15T21:00:00Z"}, b"{", {"id": "x"}, {"at": None}])
+    lab.send(topics["json"], [b'{"id": 7}{"id": 8}', b'{"id": 9} oops', {"id": 6, "of": [{"a": "}{"}]}])
     lab.send(topics["avro"], [encode({"id": 2, "tags": {"a": "b"}}), b"\xff"])
     lab.send(topics["csv"], [b"3,three", b"three,3", b"3"])
     lab.send(topics["text"], [b"four", "fünf".encode()])
@@ -104,6 +105,7 @@ sinks:
         ("avro", "2b", 0),
         ("csv", "3three", 0),
         ("json", "1", 0),
+        ("json", "6", 6),
         ("raw", "00FF", 0),
         ("text", "four", 0),
         ("text", "fünf", 0),

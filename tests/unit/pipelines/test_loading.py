@@ -269,6 +269,22 @@ def test_an_upsert_names_key_and_order(tmp_path: Path) -> None:
     assert sink.key == ("id",)
 
 
+def test_an_avro_sink_has_no_framing(tmp_path: Path) -> None:
+    """S4: nobody would find the id of a schema that no registry has."""
+    schema = '{"type": "record", "name": "R", "fields": []}'
+    text = f"""\
+pipeline: framed
+sources: {{a: {{topic: a, format: text}}}}
+sinks:
+  out:
+    {{from: a, topic: out, format: avro, schema: '{schema}',
+     framing: registry}}
+"""
+    assert mistakes(text, tmp_path) == [
+        (6, "sink out: framing: values are written plain, without the id of a registry; remove it")
+    ]
+
+
 def test_an_avro_source_takes_its_schema_from_a_file(tmp_path: Path) -> None:
     """S4: or says which file is missing."""
     source = "{topic: a, format: avro, schema: a.avsc}"

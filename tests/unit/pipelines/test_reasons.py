@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from decimal import Decimal
 from pathlib import Path
 
@@ -41,6 +41,7 @@ SCHEMA = {
         (b"", "the value is empty"),
         (b"\xff\xfe", "not UTF-8: invalid start byte at byte 0"),
         (b'{"id": 1', "not JSON: Expecting ',' delimiter at character 8"),
+        (b'{"id": 1}{"id": 2}', "not JSON: Extra data at character 9"),
         (b"[1, 2]", "a JSON object is expected, not [1, 2]"),
         (b"{}", "column id is missing"),
         (b'{"id": "seven"}', "column id: 'seven' is not BIGINT"),
@@ -183,6 +184,34 @@ def test_the_header_of_a_schema_registry_is_stepped_over() -> None:
     assert avro.decoder(framed)(b"\0\0\0\0\x07" + avro.encoder(AVRO)(ORDER)) == ORDER
     with pytest.raises(ValueError, match="no schema registry header"):
         avro.decoder(framed)(avro.encoder(AVRO)(ORDER))
+
+
+def avro_of(precision: int) -> AvroSchema:
+    """A price, and the times of day it holds from and until."""
+    fields = {
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2},
+        "begin": {"type": "int", "logicalType": "time-millis"},
+        "end": {"type": "long", "logicalType": "time-micros"},
+    }
+    columns = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return AvroSchema(json.dumps({"type": "record", "name": "R", "fields": columns}))
+
+
+def test_an_avro_value_without_room_in_its_column_is_bad_by_itself() -> None:
+    """S4: the others of its batch are read, times of day as the numbers they are sent as."""
+    pytest.importorskip("fastavro")
+    pa = pytest.importorskip("pyarrow")
+    numbers = [("price", pa.decimal128(5, 2)), ("begin", pa.int32()), ("end", pa.int64())]
+    kind = pa.struct([*numbers, ("bad", pa.string())])
+    encode = avro.encoder(avro_of(20))
+    times = {"begin": time(0, 0, 1, 5000), "end": time(23, 59, 59, 999_999)}
+    values = [encode({"price": Decimal(price), **times}) for price in ("1.50", "1234567.00")]
+    batch = pa.RecordBatch.from_pydict({"value": values})
+    (read,) = avro.decode_batches(iter([batch]), avro_of(5), kind, ("parsed", "bad"))
+    good, bad = read.column("parsed").to_pylist()
+    assert good == {"price": Decimal("1.50"), "begin": 1005, "end": 86_399_999_999, "bad": None}
+    assert bad["bad"].startswith("not this Avro schema: ")
+    assert bad["price"] is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import time
 from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines.mistakes import PipelineError
@@ -166,12 +167,27 @@ def decode_batches(
                 rows.append(_fitting(decode(value), kind))
             except ValueError as error:
                 rows.append({reason: str(error)})
-        parsed = pa.array(rows, type=kind)
+        parsed = _array(rows, kind, reason)
         yield pa.RecordBatch.from_arrays([*batch.columns, parsed], [*batch.schema.names, column])
 
 
+def _array(rows: list[dict[str, Any]], kind: pa.DataType, reason: str) -> pa.Array:
+    """The rows as one column; one that Arrow has no room for, such as a wider decimal, is bad by itself."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(rows, type=kind)
+    except (ValueError, TypeError, OverflowError):
+        for place, row in enumerate(rows):
+            try:
+                pa.array([row], type=kind)
+            except (ValueError, TypeError, OverflowError) as error:
+                rows[place] = {reason: f"not this Avro schema: {error}"}
+    return pa.array(rows, type=kind)
+
+
 def _fitting(value: Any, kind: Any) -> Any:
-    """A value as Arrow takes it: maps as pairs, UUIDs as text."""
+    """A value as Arrow takes it: maps as pairs, UUIDs as text, times of day as numbers."""
     import pyarrow as pa
 
     if value is None:
@@ -182,4 +198,7 @@ def _fitting(value: Any, kind: Any) -> Any:
         return [(key, _fitting(each, kind.item_type)) for key, each in value.items()]
     if pa.types.is_list(kind):
         return [_fitting(each, kind.value_type) for each in value]
+    if isinstance(value, time):
+        micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+        return micros // 1000 if pa.types.is_int32(kind) else micros
     return str(value) if isinstance(value, uuid.UUID) else value

@@ -1,8 +1,8 @@
 """From the bytes of a record to columns, and back.
 
 A value is parsed once: its columns come out of one `inline`, which Spark neither repeats nor moves. What does
-not parse, or lacks a column declared NOT NULL, is bad: the stream fails on it, drops it, or leaves it to the
-query that writes bad records to their topic with the reason (`reasons`).
+not parse to its end, or lacks a column declared NOT NULL, is bad: the stream fails on it, drops it, or leaves
+it to the query that writes bad records to their topic with the reason (`reasons`).
 """
 
 from __future__ import annotations
@@ -129,8 +129,18 @@ def _parsed(records: DataFrame, source: TopicSource, schema: StructType) -> tupl
     text = F.expr("CASE WHEN is_valid_utf8(cast(value AS string)) THEN cast(value AS string) END")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD, **about_values(source.options)}
     if source.format is ValueFormat.JSON:
-        return records, F.from_json(text, whole, options)
+        return records, F.from_json(F.when(_is_one_value(text, options), text), whole, options)
     return records, F.from_csv(text, whole.toDDL(), options)
+
+
+def _is_one_value(text: Column, options: dict[str, str]) -> Column:
+    """Whether nothing follows a JSON value: Spark's parser stops behind the first one.
+
+    An object without another one in it ends at its only brace, which is quickly seen. Any other is put into a
+    list with one more and must be the other one of two; the line break ends a comment, if those are allowed.
+    """
+    both = F.from_json(F.concat(F.lit("["), text, F.lit("\n,{}]")), f"array<struct<{BAD}: string>>", options)
+    return text.rlike(r"^[^}]*}[ \t\r\n]*$") | (F.size(both) == 2)
 
 
 def _nullable(schema: StructType) -> StructType:

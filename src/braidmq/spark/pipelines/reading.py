@@ -327,6 +327,12 @@ class _Reader:
 
     def _topic_sink(self, name: str, section: Section) -> TopicSink:
         format_ = section.choice("format", ValueFormat, ValueFormat.JSON)
+        schema = self._avro(section, avro.parse) if format_ is ValueFormat.AVRO else None
+        if schema is not None and schema.framing is Framing.REGISTRY:
+            section.note(
+                f"{section.what}: framing: values are written plain, without the id of a registry; remove it",
+                section.line_of("framing"),
+            )
         return TopicSink(
             name=name,
             place=self._place(section),
@@ -335,7 +341,7 @@ class _Reader:
             format=format_,
             key=section.text("key"),
             headers=section.options("headers"),
-            avro=self._avro(section, avro.parse) if format_ is ValueFormat.AVRO else None,
+            avro=schema,
             mode=section.choice("mode", OutputMode, OutputMode.APPEND),
             every=section.duration("every"),
             partitions=section.number("partitions", 0, 1, 100_000) or None,
