@@ -1,7 +1,8 @@
-"""One Spark session for all tests that need one: starting a JVM takes longer than most of them.
+"""One Spark session for all tests of a process that need one: starting a JVM takes longer than most of them.
 
-The tests that share it belong to one xdist group, so that only one worker starts a JVM (`--dist loadgroup` in
-scripts/test). That group is what all else waits for: a test without the session belongs to whoever has time.
+The tests that share it belong to one of two xdist groups, so that two JVMs are started and not one in each
+process (`--dist loadgroup` in scripts/test). These groups are what all else waits for, and they begin first:
+a test without the session belongs to whoever has time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def pytest_itemcollected(item: pytest.Item) -> None:
     """For what is collected in this folder, before anybody looks at the marks of groups."""
     if "spark" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.xdist_group("spark"))
+        group = "pipelines" if item.path.stem.startswith("test_pipelines") else "spark"
+        item.add_marker(pytest.mark.xdist_group(group))
     # A test that is stopped in the middle of a call leaves a session that nobody can use.
     item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
