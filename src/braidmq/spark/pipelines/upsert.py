@@ -62,10 +62,14 @@ def apply(frame: DataFrame, batch: int, sink: UpsertSink, query: str) -> None:
     number = old.number + 1 if old else 1
     now_ms = time.time_ns() // 1_000_000
     schema = _grown(StructType.fromJson(old.schema), frame.schema, sink) if old else frame.schema
+    # Every part has all columns of the table, also those that changes do not have any more.
+    missing = [each for each in schema.fields if each.name not in frame.columns]
+    gone = [F.lit(None).cast(each.dataType).alias(each.name) for each in missing]
     directory = table.prepare(number)
     rules = Rules(sink.key, sink.order_by, round(sink.forget_deletes_after.seconds * 1000))
     merged = (
         _buckets(frame, sink, now_ms)
+        .select("*", *gone)
         .groupBy(BUCKET)
         .applyInArrow(_merger(old_directory, directory, rules, now_ms), "bucket int, rows bigint")
     )
