@@ -124,7 +124,8 @@ def status(
             readings = None  # The broker is away; what the last run wrote down is still worth showing.
     if found is not None and readings is not None:
         for query in found.queries:
-            query.lag = sum(reading.lag for reading in readings if reading.query == query.name)
+            lags = [reading.lag for reading in readings if reading.query == query.name]
+            query.lag = sum(lags) if lags else None
     if as_json:
         print_json(asdict(found) if found else {"pipeline": pipeline.name, "state": "never run"})
     elif found is None:

@@ -16,6 +16,7 @@ from braidmq.client import Producer
 from braidmq.spark.pipelines import Pipeline, load, templates
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding
 from braidmq.spark.pipelines.preflight import Preflight
+from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
 
 FILE = """\
 pipeline: orders
@@ -195,7 +196,24 @@ def test_a_broker_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captu
     told = capsys.readouterr().err
     assert "cannot reach 127.0.0.1:1" in told
     assert "braid serve" in told
+    assert main(["pipeline", "status", str(path), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["queries"][0]["state"]) == ("failed", "stopped")
+    assert "cannot reach 127.0.0.1:1" in status["error"]
     assert main(["pipeline", "plan", str(path), "--offline"]) == 0
+
+
+def test_the_lag_of_a_query_without_topics_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4 O1: rather than none."""
+    path = tmp_path / "files.yaml"
+    source = "{files: in, format: json, read: stream, schema: id INT}"
+    path.write_text(f"pipeline: files\nsources: {{a: {source}}}\nsinks: {{out: {{from: a, lake: l}}}}\n")
+    kept = Checkpoint(load(path).checkpoint_directory)
+    RunStatus("files", 1, State.DONE, queries=[QueryStatus("out", State.DONE)]).save(kept)
+    assert main(["pipeline", "status", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"][0]["lag"] is None
 
 
 def test_a_table_that_another_run_upserts_into_is_kept_from_this_one(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -201,22 +203,35 @@ def test_positions_come_from_the_last_finished_batch(checkpoint: Checkpoint) -> 
     assert checkpoint.positions("minutes") == [{"orders": {"0": 10}}, None]
 
 
-def test_a_run_that_was_killed_is_known_to_have_died(checkpoint: Checkpoint) -> None:
-    """S4: its process is gone, whatever it wrote last."""
-    import os
+def state_now(checkpoint: Checkpoint) -> tuple[State, State]:
+    found = load_status(checkpoint)
+    assert found is not None
+    return found.state, found.queries[0].state
 
-    status = RunStatus(
-        "orders", 1, State.RUNNING, os.getpid(), os.uname().nodename, queries=[QueryStatus("minutes")]
-    )
+
+def test_a_run_that_was_killed_is_known_to_have_died(checkpoint: Checkpoint) -> None:
+    """S4: whatever it wrote last, and whoever has the number of its process now."""
+    queries = [QueryStatus("minutes", State.RUNNING)]
+    status = RunStatus("orders", 1, State.RUNNING, os.getpid(), os.uname().nodename, queries=queries)
     status.save(checkpoint)
-    alive = load_status(checkpoint)
-    assert alive is not None
-    assert alive.state is State.RUNNING
-    status.pid = 2**22 + 1
-    status.save(checkpoint)
-    dead = load_status(checkpoint)
-    assert dead is not None
-    assert (dead.state, dead.queries[0].state) == (State.DIED, State.DIED)
+    with checkpoint.held():
+        assert state_now(checkpoint) == (State.RUNNING, State.RUNNING)
+    assert state_now(checkpoint) == (State.DIED, State.DIED)
+
+
+@pytest.mark.parametrize(("state", "silent_s"), [(State.RUNNING, 31), (State.STARTING, 601)])
+def test_a_run_on_another_machine_is_known_by_when_it_was_heard_of(
+    state: State, silent_s: int, checkpoint: Checkpoint
+) -> None:
+    """S4: it writes every second once it runs; its lock may not be seen from here."""
+    now_ms = time.time_ns() // 1_000_000
+    status = RunStatus("orders", 1, state, 1, "elsewhere", queries=[QueryStatus("minutes", state)])
+    for updated_ms, expected in ((now_ms, state), (now_ms - silent_s * 1000, State.DIED)):
+        status.updated_ms = updated_ms
+        status.save(checkpoint)
+        assert state_now(checkpoint) == (expected, expected)
+    with checkpoint.held():
+        assert state_now(checkpoint) == (state, state)
 
 
 def test_a_damaged_checkpoint_file_is_named(checkpoint: Checkpoint) -> None:

@@ -56,10 +56,12 @@ def run(
     if checkpoint is not None:
         pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
     kept = Checkpoint(pipeline.checkpoint_directory)
-    with kept.held(), _tables_held(pipeline):
-        for note in prepare(pipeline, kept):
-            (tell or _silent)(note)
-        made = spark.newSession() if spark is not None else _session(pipeline, master)
+    with kept.held(), ExitStack() as held:
+        with _told_in_status(pipeline, kept):
+            _hold_tables(pipeline, held)
+            for note in prepare(pipeline, kept):
+                (tell or _silent)(note)
+            made = spark.newSession() if spark is not None else _session(pipeline, master)
         try:
             return Run(pipeline, kept, made, once, stop or threading.Event(), watch, tell).run()
         finally:
@@ -68,14 +70,41 @@ def run(
 
 
 @contextmanager
-def _tables_held(pipeline: Pipeline) -> Iterator[None]:
-    """An upserted table has one writer: another version of the pipeline, or another pipeline, stays out."""
-    with ExitStack() as held:
-        for sink in pipeline.sinks:
-            if isinstance(sink, UpsertSink):
-                others = f"another run, which upserts into it too; stop that one ({sink.place})"
-                held.enter_context(holding(Path(sink.path), others))
+def _told_in_status(pipeline: Pipeline, checkpoint: Checkpoint) -> Iterator[None]:
+    """What goes wrong before there is a run is for `braid pipeline status` to tell, too."""
+    status = _new_status(pipeline)
+    status.queries = [QueryStatus(name) for name in versions.describe(pipeline)]
+    status.save(checkpoint)
+    try:
         yield
+    except BaseException as error:
+        status.state = State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED
+        status.error = str(error) if status.state is State.FAILED else None
+        for query in status.queries:
+            query.state = State.STOPPED
+        status.updated_ms = _now_ms()
+        status.save(checkpoint)
+        raise
+
+
+def _new_status(pipeline: Pipeline) -> RunStatus:
+    now_ms = _now_ms()
+    return RunStatus(
+        pipeline=pipeline.name,
+        version=pipeline.version,
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        started_ms=now_ms,
+        updated_ms=now_ms,
+    )
+
+
+def _hold_tables(pipeline: Pipeline, held: ExitStack) -> None:
+    """An upserted table has one writer: another version of the pipeline, or another pipeline, stays out."""
+    for sink in pipeline.sinks:
+        if isinstance(sink, UpsertSink):
+            others = f"another run, which upserts into it too; stop that one ({sink.place})"
+            held.enter_context(holding(Path(sink.path), others))
 
 
 def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
@@ -140,14 +169,8 @@ class Run:
     _saved_s: float = field(init=False, default=0.0)
 
     def run(self) -> RunStatus:
-        self.status = RunStatus(
-            pipeline=self.pipeline.name,
-            version=self.pipeline.version,
-            pid=os.getpid(),
-            host=os.uname().nodename,
-            started_ms=_now_ms(),
-            ui=self.spark.sparkContext.uiWebUrl,
-        )
+        self.status = _new_status(self.pipeline)
+        self.status.ui = self.spark.sparkContext.uiWebUrl
         try:
             with told_in_a_sentence(self.pipeline):
                 self._start()

@@ -1,19 +1,24 @@
 """How a run stands, kept in the checkpoint for `braid pipeline status`.
 
-The run writes it after each batch; whoever asks later also learns from it whether the run is still there: a
-run that was killed has left `running` behind and a process that is gone.
+The run writes it after each batch, and every second; whoever asks later also learns from it whether the run
+is still there: one that was killed has left `running` behind, and holds its checkpoint no more.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from braidmq.platform.lock import is_held
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 
 FILE = "status.json"
+SILENT_MAX_MS, STARTING_MAX_MS = 30_000, 600_000
+"""How long a run on another machine may be silent; a cluster may let it wait before it starts."""
 
 
 class State(StrEnum):
@@ -65,13 +70,15 @@ class RunStatus:
 
 
 def load_status(checkpoint: Checkpoint) -> RunStatus | None:
-    """The last run's status; `died` where it says running and its process is gone."""
+    """The last run's status; `died` where it says running and nobody is there any more."""
     written = checkpoint.read(FILE)
     if written is None:
         return None
     queries = [_query(each) for each in written.pop("queries")]
     status = RunStatus(**{**written, "state": State(written["state"])}, queries=queries)
-    if status.state in (State.STARTING, State.RUNNING, State.RESTARTING) and not _is_alive(status):
+    if status.state in (State.STARTING, State.RUNNING, State.RESTARTING) and not _is_alive(
+        status, checkpoint
+    ):
         status.state = State.DIED
         for query in queries:
             query.state = State.DIED
@@ -82,13 +89,12 @@ def _query(written: dict[str, Any]) -> QueryStatus:
     return QueryStatus(**{**written, "state": State(written["state"])})
 
 
-def _is_alive(status: RunStatus) -> bool:
-    if status.host != os.uname().nodename:
-        return True
-    try:
-        os.kill(status.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_alive(status: RunStatus, checkpoint: Checkpoint) -> bool:
+    """By the lock a run holds; from another machine, which may not see it, by when it was last heard of."""
+    with suppress(OSError):
+        if is_held(checkpoint.directory):
+            return True
+        if status.host == os.uname().nodename:
+            return False
+    silent_ms = time.time_ns() // 1_000_000 - status.updated_ms
+    return silent_ms < (STARTING_MAX_MS if status.state is State.STARTING else SILENT_MAX_MS)
