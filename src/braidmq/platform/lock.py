@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+
+TRIES = 5
+PAUSE_S = 0.02
+"""Whoever asks whether a directory is held has it for an instant; a holder has it for longer than this."""
 
 
 class DirectoryInUse(OSError):
@@ -16,20 +21,23 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self._fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise DirectoryInUse(
-                "in use by another broker process; stop it, or choose another directory with --data"
-            ) from None
+        for _ in range(TRIES):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(PAUSE_S)
+        os.close(self._fd)
+        raise DirectoryInUse(
+            "in use by another broker process; stop it, or choose another directory with --data"
+        )
 
     def release(self) -> None:
         os.close(self._fd)
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a process on this machine holds the directory, asked without getting in the way of one."""
+    """Whether a process on this machine holds the directory."""
     try:
         fd = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
