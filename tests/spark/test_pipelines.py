@@ -477,6 +477,21 @@ def test_a_python_step_that_keeps_other_state_is_refused(lab: Lab, new_topic: Ca
         attempt("id", 1)
 
 
+def test_dedup_within_a_time_needs_the_column_of_the_time(lab: Lab, new_topic: Callable[..., str]) -> None:
+    """S4: what SQL leaves out is known when Spark has looked at it."""
+    text = f"""\
+pipeline: timeless
+bootstrap: BOOTSTRAP
+sources: {{a: {{topic: {new_topic()}, schema: 'id BIGINT, at TIMESTAMP', watermark: 'at, 1 hour'}}}}
+steps:
+  b: {{sql: SELECT id FROM a}}
+  c: {{from: b, dedup: {{by: id, within: 1 minute}}}}
+sinks: {{out: {{from: c, lake: lake}}}}
+"""
+    with pytest.raises(PipelineError, match="yaml:6: step c: b has lost the column of its watermark"):
+        lab.run(text)
+
+
 @pytest.mark.parametrize(
     ("step", "told"),
     [

@@ -76,9 +76,8 @@ def load_status(checkpoint: Checkpoint) -> RunStatus | None:
         return None
     queries = [_query(each) for each in written.pop("queries")]
     status = RunStatus(**{**written, "state": State(written["state"])}, queries=queries)
-    if status.state in (State.STARTING, State.RUNNING, State.RESTARTING) and not _is_alive(
-        status, checkpoint
-    ):
+    unended = status.state in (State.STARTING, State.RUNNING, State.RESTARTING)
+    if unended and not _is_alive(status, checkpoint):
         status.state = State.DIED
         for query in queries:
             query.state = State.DIED
