@@ -6,12 +6,26 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import braidmq.wire
 
 WIRE = Path(braidmq.wire.__file__).parent
 ROOT = Path(__file__).parents[3]
+
+
+def installed() -> list[Path]:
+    """What the install has compiled; nothing if that is not all, or older than a source."""
+    found = []
+    for types in WIRE.glob("*.pxd"):
+        sources = (types, types.with_suffix(".py"))
+        module = types.with_name(f"{types.stem}{sysconfig.get_config_var('EXT_SUFFIX')}")
+        newest_ns = max(source.stat().st_mtime_ns for source in sources)
+        if not module.exists() or module.stat().st_mtime_ns < newest_ns:
+            return []
+        found.append(module)
+    return found
 
 
 def build(where: Path, **environment: str) -> list[Path]:
