@@ -94,3 +94,34 @@ def test_a_checkpoint_behind_a_url_is_refused(tmp_path: Path) -> None:
     assert mistakes(text, tmp_path) == [(2, said)]
     here = loads(text.replace("s3a://b/x", "c/x"), tmp_path)
     assert here.checkpoint_directory == tmp_path / "c" / "x" / "v1"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{from: ordered, window: {on: at, size: 1 minute, compute: {n: count(*)}}}",
+        "{from: ordered, dedup: {by: id}}",
+        "{from: ordered, dedup: {by: id, within: 1 minute}}",
+        "{from: [ordered, b], join: {on: id, within: 1 minute}}",
+    ],
+)
+def test_nothing_that_goes_by_event_time_follows_newest(step: str, tmp_path: Path) -> None:
+    """S4: Spark would run it, and no row would ever come out."""
+    text = JOIN.replace(
+        "both: {from: [LEFT, RIGHT], join: {on: id, kind: KIND}}",
+        f"ordered: {{from: a, newest: {{by: id, order_by: at}}}}\n  both: {step}",
+    )
+
+    ((line, said),) = mistakes(text, tmp_path)
+
+    assert (line, said.partition(",")[0]) == (8, "step both: ordered hands rows on without their event time")
+
+
+def test_a_table_may_be_joined_behind_newest(tmp_path: Path) -> None:
+    """S4: that goes by no time."""
+    text = JOIN.replace(
+        "both: {from: [LEFT, RIGHT], join: {on: id, kind: KIND}}",
+        "ordered: {from: a, newest: {by: id, order_by: at}}\n  both: {from: [ordered, t], join: {on: id}}",
+    )
+
+    assert loads(text, tmp_path).steps

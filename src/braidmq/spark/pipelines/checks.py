@@ -17,8 +17,10 @@ from braidmq.spark.pipelines.model import (
     JoinKind,
     JoinStep,
     LakeSink,
+    NewestStep,
     Pipeline,
     SqlStep,
+    Step,
     TopicSink,
     TopicSource,
     UpsertSink,
@@ -98,12 +100,26 @@ def _streams(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
 
 def _event_time(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for step in pipeline.steps:
-        if isinstance(step, WindowStep):
+        if timeless := _timeless(pipeline, step):
+            text = f"{timeless} hands rows on without their event time, so nothing that goes by it can follow"
+            yield step.place.line, f"step {step.name}: {text}; let {timeless} come last"
+        elif isinstance(step, WindowStep):
             yield from _window(pipeline, step)
         elif isinstance(step, DedupStep):
             yield from _dedup(pipeline, step)
         elif isinstance(step, JoinStep):
             yield from _join(pipeline, step)
+
+
+def _timeless(pipeline: Pipeline, step: Step) -> str | None:
+    """A `newest` in front of a step that goes by event time. Spark has no watermark behind it, nor takes one:
+    windows would never be complete, and rows that wait for others never forgotten."""
+    joins = isinstance(step, JoinStep) and all(graph.streams_of(pipeline, name) for name in step.inputs)
+    if not joins and not isinstance(step, WindowStep | DedupStep):
+        return None
+    behind = (name for each in step.inputs for name in graph.upstream(pipeline, each))
+    found = (each for each in map(pipeline.step, behind) if isinstance(each, NewestStep))
+    return next((each.name for each in found if graph.streams_of(pipeline, each.name)), None)
 
 
 def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
