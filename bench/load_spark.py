@@ -30,6 +30,7 @@ class Kind(StrEnum):
     VALUES = "values"
     KEYS = "keys"
     PARQUET = "parquet"
+    EXPORT = "export"
     LAKE = "lake"
     SINK = "sink"
     STREAM_IN = "stream in"
@@ -149,6 +150,7 @@ def _reads(size: SparkSize) -> list[SparkLoad]:
             ("count", Kind.COUNT, By.READ),
             ("every value", Kind.VALUES, By.READ),
             ("every value and all other columns", Kind.VALUES, By.FORMAT),
+            ("to Parquet", Kind.EXPORT, By.READ),
             ("to Parquet by Spark", Kind.PARQUET, By.READ),
         )
     ]

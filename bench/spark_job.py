@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 
 from braidmq.client import Admin
-from braidmq.spark import read, session
+from braidmq.spark import export, read, session
+from braidmq.spark.columns import columns_ddl
 from braidmq.spark.lake import Archive, Lake, archive
 
 from . import spark_floor
@@ -27,6 +29,7 @@ from . import spark_floor
 SAMPLE_SECONDS = 1.0
 """Looking costs the measured side some 30 ms; four times a second, and longer, it was 7 % of two cores."""
 SINK_PARTITIONS = 8
+EXPORTED = ("value", "partition", "offset", "timestamp")
 WARM_UP_BATCHES = 5
 WARM_UP_RUNS = 5
 """Before the first load of a kind: on two cores the JVM's compilers take a third of the time that long."""
@@ -111,6 +114,7 @@ class Job:
             "values": self._values,
             "keys": self._keys,
             "parquet": self._parquet,
+            "export": self._export,
             "lake": self._lake,
             "sink": self._sink,
             "stream in": self._stream,
@@ -172,8 +176,25 @@ class Job:
     def _parquet(self, load: dict[str, Any]) -> float:
         target = self._scratch / f"parquet-{next(self._numbers)}"
         started = time.perf_counter()
-        self._frame(load).select("value", "partition", "offset", "timestamp").write.parquet(str(target))
+        self._frame(load).select(*EXPORTED).write.parquet(str(target))
+        return self._written(started, load, target)
+
+    def _export(self, load: dict[str, Any]) -> float:
+        """The same columns, with the codec that is Spark's default, by those who read."""
+        if load["by"] != "read":
+            return self._parquet(load)
+        target = self._scratch / f"parquet-{next(self._numbers)}"
+        schema = columns_ddl(EXPORTED)
+        started = time.perf_counter()
+        export(self._spark, self._bootstrap, load["source"], path=target, schema=schema, **load["options"])
+        return self._written(started, load, target)
+
+    def _written(self, started: float, load: dict[str, Any], target: Path) -> float:
+        """How long it took, if the footers of the files have all rows."""
         seconds = time.perf_counter() - started
+        rows = sum(pq.read_metadata(file).num_rows for file in target.glob("*.parquet"))
+        if rows != load["rows"]:
+            raise RuntimeError(f"{rows} rows were written, {load['rows']} are there")
         shutil.rmtree(target)
         return seconds
 

@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.client import Producer
+from braidmq.spark import parquet_files
 from braidmq.spark.columns import arrow_schema
 from braidmq.spark.lake import Archive, Lake, archive, direct
 from braidmq.spark.lake.direct import COLUMNS, DatedFiles
+from braidmq.spark.parquet_files import Written
 
 DAY_MS = 86_400_000
 LAST_MS = 253_402_300_799_999
@@ -38,10 +40,11 @@ def rows(*timestamps_ms: int, value: bytes = b"v") -> pa.RecordBatch:
     )
 
 
-def offsets_by_folder(staging: Path, names: list[str]) -> dict[str, list[int]]:
+def offsets_by_folder(staging: Path, written: list[Written]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for name in names:
+    for name, count in written:
         read = pq.read_table(staging / name, partitioning=None).column("offset").to_pylist()
+        assert count == len(read)
         found.setdefault(name.partition("/")[0], []).extend(read)
     return found
 
@@ -71,11 +74,11 @@ def test_many_dates_mixed_keep_few_files_open(tmp_path: Path) -> None:
 
 def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S5: memory is that of a row group, whatever a file grows to; its footer has the times."""
-    monkeypatch.setattr(direct, "ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 10_000)
     files = DatedFiles(tmp_path, "task")
     for _ in range(10):
         files.add(rows(7, 9, value=b"x" * 2_500))
-    (name,) = files.close()
+    ((name, _),) = files.close()
     footer = pq.read_metadata(tmp_path / name)
     assert (footer.num_rows, footer.num_row_groups) == (20, 5)
     times = footer.row_group(0).column(COLUMNS.index("timestamp")).statistics

@@ -218,6 +218,14 @@ class RealDisk:
 
         shutil.rmtree(path)
 
+    def sync_file(self, path: StrPath) -> None:
+        """Makes what somebody else has written to a file safe."""
+        file = self.open(path)
+        try:
+            file.fdatasync()
+        finally:
+            file.close()
+
     def sync_directory(self, path: StrPath) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""Topics as Spark DataFrames: the format "braid", a session tuned for it, and bulk reads.
+"""Topics as Spark DataFrames: the format "braid", a session tuned for it, bulk reads and exports.
 
     from braidmq.spark import session
 
@@ -12,25 +12,23 @@ Nothing here is imported by the broker or the client.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.session import session
 
 if TYPE_CHECKING:
     from braidmq.spark.bulk import read
+    from braidmq.spark.exporting import export
     from braidmq.spark.progress import lag
 
-__all__ = ["lag", "read", "session"]
+__all__ = ["export", "lag", "read", "session"]
+
+_LATER = {"export": "exporting", "lag": "progress", "read": "bulk"}
+"""On first use: they need pyspark, which `session` looks for with a clear message."""
 
 
 def __getattr__(name: str) -> Any:
-    """`read` and `lag` on first use: they need pyspark, which `session` looks for with a clear message."""
-    if name == "read":
-        from braidmq.spark.bulk import read
-
-        return read
-    if name == "lag":
-        from braidmq.spark.progress import lag
-
-        return lag
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ Either way the offsets are settled when `read` is called: all queries over a Dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -47,19 +47,46 @@ def read(
     `schema` names the columns that are wanted, for queries that use all of them and every row.
     """
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
-    given = {name: _text(value) for name, value in options.items()} | {"bootstrap.servers": bootstrap_servers}
-    if subscribe is not None:
-        given["subscribe"] = subscribe
+    given = _given(bootstrap_servers, subscribe, options)
     query = parse_query(given, streaming=False)
     if schema is None and isinstance(spark, SparkSession):
         return _table(spark, given, query)
-    wanted = schema or columns.ddl(query.include_headers, query.include_tag)
-    parsed = cast("StructType", StructType.fromDDL(wanted)) if isinstance(wanted, str) else wanted
-    planned = tasks(plan_batch(query, Pushed()), query.tasks_are_counted)
+    parsed = _columns(query, schema)
+    planned = planned_tasks(query)
     numbers = spark.range(0, len(planned), 1, max(1, len(planned)))
     return numbers.mapInArrow(_reader(query, columns.wanted(parsed), planned), parsed)
+
+
+def asked(
+    bootstrap_servers: str,
+    subscribe: str | None,
+    schema: str | StructType | None,
+    options: Mapping[str, str | int | bool],
+) -> tuple[Query, tuple[str, ...]]:
+    """The query and the columns of arguments like those of `read`."""
+    query = parse_query(_given(bootstrap_servers, subscribe, options), streaming=False)
+    return query, columns.wanted(_columns(query, schema))
+
+
+def planned_tasks(query: Query) -> list[Task]:
+    """The tasks that read all of it."""
+    return tasks(plan_batch(query, Pushed()), query.tasks_are_counted)
+
+
+def _given(
+    bootstrap_servers: str, subscribe: str | None, options: Mapping[str, str | int | bool]
+) -> dict[str, str]:
+    given = {name: _text(value) for name, value in options.items()} | {"bootstrap.servers": bootstrap_servers}
+    return given if subscribe is None else given | {"subscribe": subscribe}
+
+
+def _columns(query: Query, schema: str | StructType | None) -> StructType:
+    """The columns that are named, or all."""
+    from pyspark.sql.types import StructType
+
+    wanted = schema or columns.ddl(query.include_headers, query.include_tag)
+    return cast("StructType", StructType.fromDDL(wanted)) if isinstance(wanted, str) else wanted
 
 
 def _table(spark: SparkSession, given: dict[str, str], query: Query) -> DataFrame:

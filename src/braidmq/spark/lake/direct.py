@@ -1,41 +1,30 @@
-"""Parquet straight from the tasks that read a topic: rows that nobody changes need no way through the JVM.
-
-A task writes what it reads, a file for each date, in the order of the topic, and tells the names. Only names
-that were told are taken: what a task that failed or came second has left in the staging folder goes with it.
-"""
+"""Raw records of topics as files of a lake, a file for each date, by the tasks that read them."""
 
 from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from braidmq.spark.batch_reader import plan_batch
-from braidmq.spark.columns import arrow_schema
 from braidmq.spark.filters import Pushed
 from braidmq.spark.lake.schema import DATE, DAY_MICROSECONDS, LAST_DAY, RAW
+from braidmq.spark.parquet_files import GroupedFile, Written, written_by_tasks
 from braidmq.spark.query import Query
-from braidmq.spark.splits import Task, tasks
-from braidmq.spark.task import read_task
+from braidmq.spark.splits import tasks
 
 COLUMNS = tuple(RAW.fieldNames())
 ROWS_PER_FILE = 1_000_000
 ROWS_PER_TASK_MIN = 100_000
-ROW_GROUP_BYTES = 32 * 1024 * 1024
 OPEN_FILES_MAX = 16
 """Dates a task has open at once; rows of more dates than that, mixed, make more files."""
 CODEC = "zstd"
-REPEATING = ["key", "topic", "partition", "timestamp", "timestampType", "headers.list.element.key"]
-"""Columns worth a dictionary; one of values would only be given up again."""
-SEARCHED = ["partition", "offset", "timestamp"]
-"""Columns whose least and greatest stand in the footer, for readers to skip by."""
 NO_DATE = -1
 NO_DATE_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 EPOCH = datetime.date(1970, 1, 1)
@@ -57,27 +46,17 @@ class DirectWrite:
         planned = tasks(splits, alone=False, records_max=rows_per_task)
         if not planned:
             return []
-        numbers = self.spark.range(0, len(planned), 1, len(planned))
-        told = numbers.mapInArrow(_writer(self.query, planned, str(staging), self.day), "file string")
-        return sorted(staging / row.file for row in told.collect())
+        day = self.day
+
+        def files_of(number: int) -> DatedFiles:
+            return DatedFiles(staging, f"{number:05d}-{uuid.uuid4().hex}", day)
+
+        told = written_by_tasks(self.spark, self.query, COLUMNS, planned, files_of)
+        return [staging / each.file for each in told]
 
     def _rows_per_task(self) -> int:
         share = -(-self.rows // self.spark.sparkContext.defaultParallelism)
         return min(ROWS_PER_FILE, max(ROWS_PER_TASK_MIN, share))
-
-
-def _writer(
-    query: Query, planned: list[Task], staging: str, day: int | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                files = DatedFiles(Path(staging), f"{number:05d}-{uuid.uuid4().hex}", day)
-                for rows in read_task(query, COLUMNS, planned[number]):
-                    files.add(rows)
-                yield pa.RecordBatch.from_arrays([pa.array(files.close(), pa.string())], ["file"])
-
-    return run
 
 
 class DatedFiles:
@@ -88,7 +67,7 @@ class DatedFiles:
         self._stem = stem
         self._day = day
         self._open: dict[int, GroupedFile] = {}
-        self._names: list[str] = []
+        self._written: list[Written] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         for day, part in [(self._day, rows)] if self._day is not None else by_day(rows):
@@ -97,51 +76,24 @@ class DatedFiles:
             self._open[day] = file
             file.add(part)
 
-    def close(self) -> list[str]:
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
-        return self._names
+    def close(self) -> list[Written]:
+        while self._open:
+            self._close_first()
+        return self._written
 
     def _new(self, day: int) -> GroupedFile:
         if len(self._open) == OPEN_FILES_MAX:
-            self._open.pop(next(iter(self._open))).close()
+            self._close_first()
         folder = NO_DATE_FOLDER if day == NO_DATE else str(EPOCH + datetime.timedelta(days=day))
-        name = f"{DATE}={folder}/{self._stem}-{len(self._names):04d}.parquet"
-        path = self._staging / name
+        number = len(self._written) + len(self._open)
+        path = self._staging / f"{DATE}={folder}" / f"{self._stem}-{number:04d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._names.append(name)
-        return GroupedFile(path)
+        return GroupedFile(path, COLUMNS, CODEC)
 
-
-class GroupedFile:
-    """A Parquet file under construction; rows are collected until they make a row group."""
-
-    def __init__(self, path: Path) -> None:
-        self._writer = pq.ParquetWriter(
-            path,
-            arrow_schema(COLUMNS),
-            compression=CODEC,
-            use_dictionary=REPEATING,
-            write_statistics=SEARCHED,
-        )
-        self._collected: list[pa.RecordBatch] = []
-        self._bytes = 0
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self._collected.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes >= ROW_GROUP_BYTES:
-            self._write_group()
-
-    def close(self) -> None:
-        self._write_group()
-        self._writer.close()
-
-    def _write_group(self) -> None:
-        if self._collected:
-            self._writer.write_table(pa.Table.from_batches(self._collected))
-        self._collected, self._bytes = [], 0
+    def _close_first(self) -> None:
+        file = self._open.pop(next(iter(self._open)))
+        file.close()
+        self._written.append(Written(str(file.path.relative_to(self._staging)), file.rows))
 
 
 def by_day(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

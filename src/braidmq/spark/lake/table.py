@@ -241,7 +241,7 @@ class Lake:
         files: list[ParquetFile] = []
         folders = {self.path}
         for written in staged:
-            self._sync(written)
+            self._disk.sync_file(written)
             folder = self.path / written.parent.name
             folder.mkdir(exist_ok=True)
             folders.add(folder)
@@ -251,13 +251,6 @@ class Lake:
         for each in folders:
             self._disk.sync_directory(each)
         return files
-
-    def _sync(self, path: Path) -> None:
-        file = self._disk.open(path)
-        try:
-            file.fdatasync()
-        finally:
-            file.close()
 
     def _described(self, written: Path, path: str) -> ParquetFile:
         """What the footer of a Parquet file says about it."""

@@ -1,0 +1,104 @@
+"""Parquet straight from the tasks that read a topic: rows that nobody changes need no way through the JVM.
+
+A task writes what it reads, in the order of the topic, and tells which files those are. Only files that were
+told of are taken: what a task that failed or came second has left behind stays where it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from braidmq.spark.columns import arrow_schema
+from braidmq.spark.query import Query
+from braidmq.spark.splits import Task
+from braidmq.spark.task import read_task
+from braidmq.spark.told import told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+REPEATING = ("key", "topic", "partition", "timestamp", "timestampType", "headers.list.element.key", "tag")
+"""Columns worth a dictionary; one of values would only be given up again."""
+SEARCHED = ("partition", "offset", "timestamp")
+"""Columns whose least and greatest stand in the footer, for readers to skip by."""
+
+
+class Written(NamedTuple):
+    """A file that a task has finished, by its name below the folder it was told to write to."""
+
+    file: str
+    rows: int
+
+
+WRITTEN = pa.schema([pa.field("file", pa.string()), pa.field("rows", pa.int64())])
+
+
+class Files(Protocol):
+    """What a task writes to."""
+
+    def add(self, rows: pa.RecordBatch) -> None: ...
+    def close(self) -> list[Written]: ...
+
+
+def written_by_tasks(
+    spark: SparkSession,
+    query: Query,
+    columns: tuple[str, ...],
+    planned: list[Task],
+    files_of: Callable[[int], Files],
+) -> list[Written]:
+    """Reads each task's rows into the files it is given by its number, and tells which they are."""
+    numbers = spark.range(0, len(planned), 1, max(1, len(planned)))
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                with told():
+                    files = files_of(number)
+                    for rows in read_task(query, columns, planned[number]):
+                        files.add(rows)
+                    written = files.close()
+                yield pa.RecordBatch.from_pylist([each._asdict() for each in written], WRITTEN)
+
+    found = numbers.mapInArrow(run, "file string, rows bigint").collect()
+    return sorted(Written(row.file, row.rows) for row in found)
+
+
+class GroupedFile:
+    """A Parquet file under construction; rows are collected until they make a row group."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...], codec: str) -> None:
+        self.path = path
+        self.rows = 0
+        self._schema = arrow_schema(columns)
+        self._writer = pq.ParquetWriter(
+            path,
+            self._schema,
+            compression=codec,
+            use_dictionary=[each for each in REPEATING if each.partition(".")[0] in columns],
+            write_statistics=[each for each in SEARCHED if each in columns],
+        )
+        self._collected: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.rows += rows.num_rows
+        self._collected.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= ROW_GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        if self._collected:
+            self._writer.write_table(pa.Table.from_batches(self._collected, self._schema))
+        self._collected, self._bytes = [], 0
