@@ -23,6 +23,7 @@ from pathlib import Path
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.errors import ClientError
 from braidmq.spark.fetch import CHECKED_BYTES
+from braidmq.spark.local_index import near
 from braidmq.spark.log_dirs import describe
 from braidmq.spark.options import Isolation
 from braidmq.wire.batch_walker import check_batches, skip_batches
@@ -101,7 +102,7 @@ class LocalRange:
             view = self._map(base)
             if view is None:
                 return
-            yield from self._segment_batches(view)
+            yield from self._segment_batches(view, near(self._file(base), base, view, self.position))
             if self.position == before:
                 return
 
@@ -113,10 +114,13 @@ class LocalRange:
         bases = [int(name[:DIGITS]) for name in names if name.endswith(SUFFIX) and name[:DIGITS].isdigit()]
         return max((base for base in bases if base <= self.position), default=None)
 
+    def _file(self, base: int) -> Path:
+        return Path(self._directory) / f"{base:0{DIGITS}d}{SUFFIX}"
+
     def _map(self, base: int) -> memoryview | None:
         """A segment's bytes; they stay readable when the file is unlinked meanwhile."""
         try:
-            with open(Path(self._directory) / f"{base:0{DIGITS}d}{SUFFIX}", "rb") as file:
+            with open(self._file(base), "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             # Gone since the directory was read, not ours to read, or empty.
@@ -124,9 +128,10 @@ class LocalRange:
         mapped.madvise(mmap.MADV_SEQUENTIAL)
         return memoryview(mapped)
 
-    def _segment_batches(self, view: memoryview) -> Iterator[memoryview]:
+    def _segment_batches(self, view: memoryview, at: int) -> Iterator[memoryview]:
+        """The batches from `position` on, which is not before the batch at `at`."""
         mask = CONTROL | TRANSACTIONAL if self._isolation is Isolation.READ_COMMITTED else CONTROL
-        at = skip_batches(view, 0, self.position)
+        at = skip_batches(view, at, self.position)
         while self.position < self._end:
             end, following = check_batches(view, at, self._end, mask, CHECKED_BYTES, crc32c)
             if end > at:
