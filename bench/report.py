@@ -71,8 +71,9 @@ METHOD = """## How it was measured
   whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
   hands a few batches of all columns to Spark over and over: the most that `format("braid")` can reach. Values
   read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
-  says so 16 KB, the default of Kafka's producer. Parquet is written by Spark's own writer, except that
-  Parquet by date is `braid lake archive` (all columns, synced, committed) against the
+  says so 16 KB, the default of Kafka's producer. *To Parquet* is `braidmq.spark.export` (synced) against the
+  connector and Spark's own writer, the same four columns in snappy; *to Parquet by Spark* has Spark's writer
+  on both sides. Parquet by date is `braid lake archive` (all columns, synced, committed) against the
   connector and Spark's writer, both zstd. Braid's sink is measured at least once, as the connector
   writes, and exactly once. CPU and memory are those of driver, JVM and Python workers together.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.

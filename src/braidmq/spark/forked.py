@@ -8,10 +8,14 @@ committing a batch. Each serves one request after the other, and after each it
   (`gc.freeze`), after the first request and a few later ones, since new kinds of work import more.
 - prints the traceback of a broken pipe when a query ends while the process is about to answer, which tells
   users nothing, and is left out here.
+
+And in between, glibc gives each buffer of a megabyte back to the kernel as soon as it is free and gets the
+next one page by page: a third of what a task of the sink did. Here it keeps them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import traceback
@@ -20,6 +24,12 @@ from types import ModuleType, SimpleNamespace
 DAEMON = "pyspark.daemon"
 FREEZES_UNTIL = 64
 """The last request after which something is set aside: what would be garbage later must not pile up."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""The numbers of glibc's malloc.h."""
+KEPT_BYTES_MAX = 128 * 1024 * 1024
+KEPT_BUFFER_BYTES_MAX = 32 * 1024 * 1024
+"""The most that every version of glibc accepts."""
 
 _requests = 0
 
@@ -48,8 +58,17 @@ def settle_in() -> None:
         change(main)
 
 
+def keep_memory() -> None:
+    """Lets this process and its children use freed buffers again; where the C library is another, nothing."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, KEPT_BUFFER_BYTES_MAX)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+
+
 def change(daemon: ModuleType) -> None:
-    """What Spark's daemon calls `gc` and `traceback` is ours from now on."""
+    """What Spark's daemon calls `gc` and `traceback` is ours from now on, and memory is kept."""
+    keep_memory()
     setattr(daemon, "gc", SimpleNamespace(collect=collect))  # noqa: B010
     printing = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
     setattr(daemon, "traceback", printing)  # noqa: B010

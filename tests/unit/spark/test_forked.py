@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import platform
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
@@ -65,3 +67,24 @@ def test_what_is_left_after_the_first_requests_is_not_looked_at_again(
         del knot
         assert forked.collect() >= 1
     assert frozen_after == [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="only glibc is told")
+def test_a_buffer_that_is_freed_is_used_again() -> None:
+    """S3: the next one of a megabyte does not come from the kernel page by page."""
+    program = """
+import resource, sys
+from braidmq.spark.forked import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    buffers = [b"x" * 1_000_000 for _ in range(16)]
+    del buffers
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    faults = {
+        how: int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True).stdout)
+        for how in ("kept", "given back")
+    }
+    assert faults["kept"] * 10 < faults["given back"]
