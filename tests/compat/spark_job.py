@@ -3,7 +3,7 @@
     python -m tests.compat.spark_job MASTER BOOTSTRAP SOURCE COPY WRITTEN SCRATCH
 
 MASTER may be "connect": then it is a client of Spark Connect, with a server of its own. Prints one line of
-JSON: what the batch reads found, by the format and in bulk, and the number of executors.
+JSON: what the batch reads found, by the format, in bulk and exported, and the number of executors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from braidmq.spark import read, session
+from braidmq.spark import export, read, session
 from braidmq.spark.java import find_java_home
 
 CONNECT = "connect"
@@ -42,11 +42,13 @@ def main(master: str, bootstrap: str, source: str, copy: str, written: str, scra
         table = read(spark, bootstrap, source)
         (total,) = table.selectExpr("sum(length(value))").first() or (None,)
         in_bulk = [table.count(), total, table.where("partition = 0").count()]
+        exported = export(spark, bootstrap, source, path=f"{scratch}/exported")
         copy_stream(spark, bootstrap, source, copy, scratch)
         write_batch(spark, bootstrap, written)
         told = {
             "found": list(found),
             "in bulk": in_bulk,
+            "exported": [exported.rows, spark.read.parquet(f"{scratch}/exported").count()],
             "executors": 1 if master == CONNECT else executors(spark),
         }
         sys.stdout.write(json.dumps(told) + "\n")

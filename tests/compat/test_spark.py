@@ -67,7 +67,7 @@ def committed(bootstrap: str, topic: str) -> list[bytes]:
 def test_an_application_reads_streams_and_writes(
     bootstrap: str, new_name: Callable[[], str], master: str, tmp_path: Path
 ) -> None:
-    """S1 S2 S3: batch read, stream into a topic, batch write; here, on a master with workers, by Connect."""
+    """S1 S2 S3: batch reads, stream into a topic, batch write; here, on a master with workers, by Connect."""
     source, copy, written = new_name(), new_name(), new_name()
     for name in (source, copy, written):
         confluent_calls.create_topic(bootstrap, name, partitions=PARTITIONS)
@@ -84,6 +84,7 @@ def test_an_application_reads_streams_and_writes(
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["found"] == [RECORDS, 5 * RECORDS, PARTITIONS]
     assert told["in bulk"] == [RECORDS, 5 * RECORDS, RECORDS // PARTITIONS]
+    assert told["exported"] == [RECORDS, RECORDS]
     assert told["executors"] == (2 if master == "standalone" else 1)
     assert Counter(committed(bootstrap, copy)) == Counter(sent)
     assert len(committed(bootstrap, written)) == ROWS_WRITTEN
