@@ -31,8 +31,11 @@ SAMPLE_SECONDS = 1.0
 SINK_PARTITIONS = 8
 EXPORTED = ("value", "partition", "offset", "timestamp")
 WARM_UP_BATCHES = 5
+WARM_UP_SECONDS = 20.0
+"""Before the first load of a kind: on two cores the JVM's compilers are busy that long. By time, since whoever
+has the shorter runs would otherwise be measured with more of them."""
 WARM_UP_RUNS = 5
-"""Before the first load of a kind: on two cores the JVM's compilers take a third of the time that long."""
+WARM_UP_SECONDS_AGAIN = 4.0
 
 
 class Tree:
@@ -120,27 +123,31 @@ class Job:
             "stream in": self._stream,
             "stream through": self._stream,
         }
+        step = steps[load["kind"]]
+        self._warm_up(load, step)
         seconds, cpu = [], []
-        for number in range(-self._runs_before(load), load["repeats"]):
+        for _ in range(load["repeats"]):
             cpu_before = self._tree.cpu_seconds()
             self._tree.memory_peak_mb = 0.0
-            took = steps[load["kind"]](load)
-            if number >= 0:
-                seconds.append(took)
-                cpu.append(self._tree.cpu_seconds() - cpu_before)
+            seconds.append(step(load))
+            cpu.append(self._tree.cpu_seconds() - cpu_before)
         return {
             "seconds": statistics.median(seconds),
             "cpu_seconds": statistics.median(cpu),
             "memory_mb": self._tree.memory_peak_mb,
         }
 
-    def _runs_before(self, load: dict[str, Any]) -> int:
-        """How many runs do not count: several for what is new to the JVM, none before a single one."""
+    def _warm_up(self, load: dict[str, Any], step: Callable[[dict[str, Any]], float]) -> None:
+        """Runs that do not count: more of them for what is new to the JVM, none before a single one."""
         if load["repeats"] == 1:
-            return 0
+            return
         is_new = load["kind"] not in self._warm
         self._warm.add(load["kind"])
-        return WARM_UP_RUNS if is_new else 1
+        runs_min, seconds = (WARM_UP_RUNS, WARM_UP_SECONDS) if is_new else (1, WARM_UP_SECONDS_AGAIN)
+        runs, spent = 0, 0.0
+        while runs < runs_min or spent < seconds:
+            spent += step(load)
+            runs += 1
 
     def _frame(self, load: dict[str, Any]) -> Any:
         if load["by"] == "read":
