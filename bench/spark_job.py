@@ -32,8 +32,8 @@ SINK_PARTITIONS = 8
 EXPORTED = ("value", "partition", "offset", "timestamp")
 WARM_UP_BATCHES = 5
 WARM_UP_SECONDS = 20.0
-"""Before the first load of a kind: on two cores the JVM's compilers are busy that long. By time, since whoever
-has the shorter runs would otherwise be measured with more of them."""
+"""Before the first load of a kind: on two cores the JVM's compilers are busy that long. By time, since who
+has the shorter runs would otherwise be measured with more of that."""
 WARM_UP_RUNS = 5
 WARM_UP_SECONDS_AGAIN = 4.0
 
