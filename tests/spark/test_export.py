@@ -156,6 +156,36 @@ def test_an_export_that_fails_leaves_everything_as_it_was(
     assert left_beside(target) == []
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_was_there_is_not_lost_at_the_last_moment(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overwrite: bool,
+) -> None:
+    """S5: neither when the new folder cannot be put in place, nor when somebody else has made one."""
+    target = tmp_path / "orders"
+    if overwrite:
+        export(spark, bootstrap, topic, path=target)
+    rename = Path.rename
+
+    def refused(path: Path, to: Path) -> Path:
+        if path.name == "made":
+            if not overwrite:
+                target.mkdir()
+                (target / "theirs").touch()
+            raise OSError("no")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(OSError if overwrite else OptionError, match="no"):
+        export(spark, bootstrap, topic, path=target, overwrite=overwrite)
+    assert [*target.glob("*.parquet")] if overwrite else (target / "theirs").exists()
+    assert left_beside(target) == []
+
+
 def test_a_worker_without_the_folder_says_so(tmp_path: Path) -> None:
     """S5: a path that only the driver has is told with the worker's name."""
     with pytest.raises(OptionError, match=r"is not there on .*; on a cluster path must be"):

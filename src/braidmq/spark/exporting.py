@@ -81,7 +81,7 @@ def export(
             # As Spark does it: whoever reads the folder finds the columns.
             written = ExportedFile(staging, "part-00000", columns, codec).close()
         _take(staging, made, written)
-        _replace(target, made, scratch / "replaced")
+        _replace(target, made, scratch / "replaced", overwrite)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return Export(target, sum(each.rows for each in written), len(written))
@@ -147,8 +147,17 @@ def _take(staging: Path, made: Path, written: list[Written]) -> None:
     RealDisk().sync_directory(made)
 
 
-def _replace(target: Path, made: Path, replaced: Path) -> None:
-    if target.exists():
+def _replace(target: Path, made: Path, replaced: Path, overwrite: bool) -> None:
+    """Puts the new folder in place; the old one, if there is one, is in `replaced` then."""
+    is_there = overwrite and target.exists()
+    if is_there:
         target.rename(replaced)
-    made.rename(target)
+    try:
+        made.rename(target)
+    except OSError:
+        if is_there:
+            replaced.rename(target)
+        elif target.exists():
+            raise OptionError(f"{target} was made by somebody else meanwhile; nothing was exported") from None
+        raise
     RealDisk().sync_directory(target.parent)
