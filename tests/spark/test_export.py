@@ -68,13 +68,13 @@ def test_columns_ranges_and_codecs_are_chosen(
 ) -> None:
     """S5: what is asked for and no more; a task makes a file, in the order of its partition."""
     starting = f'{{"{topic}":{{"0":200,"1":5}}}}'
-    target = tmp_path / codec
+    target = tmp_path / f"as {codec}"
 
     done = export(
         spark,
         bootstrap,
         topic,
-        path=f"file://{target}",
+        path=target.as_uri(),
         schema="offset bigint, value binary",
         codec=codec,
         startingOffsets=starting,

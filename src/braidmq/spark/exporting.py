@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 
@@ -117,7 +117,7 @@ def _target(path: str, overwrite: bool) -> Path:
                 f"{path}: an export goes to a local or mounted file system; for others write"
                 " read(…).write.parquet(path)"
             )
-        path = parsed.path
+        path = unquote(parsed.path)
     target = Path(path).absolute()
     if not target.exists():
         return target
