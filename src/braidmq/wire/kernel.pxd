@@ -71,7 +71,7 @@ cpdef unsigned int murmur2(bytes key) except? 0
 @cython.locals(length=cython.longlong, headers=cython.longlong, timestamp_delta=cython.longlong,
                offset_delta=cython.longlong, key_bytes=cython.longlong, value_bytes=cython.longlong,
                key_at=Py_ssize_t, value_at=Py_ssize_t, headers_at=Py_ssize_t)
-cdef span_t _scan(const unsigned char* view, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef inline span_t _scan(const unsigned char* view, Py_ssize_t at, Py_ssize_t end) noexcept
 
 @cython.locals(length=cython.longlong)
 cdef Py_ssize_t _skip_headers(const unsigned char* view, Py_ssize_t at, Py_ssize_t end, long long count) noexcept
@@ -82,7 +82,7 @@ cdef list _decode_headers(bytes payload, const unsigned char* view, Py_ssize_t a
 cdef Py_ssize_t _past(Py_ssize_t at, long long length, long long length_min, Py_ssize_t end) noexcept
 
 @cython.locals(raw=cython.ulonglong, byte=cython.ulonglong, shift=cython.int)
-cdef (long long, Py_ssize_t) _varint(const unsigned char* view, Py_ssize_t at, Py_ssize_t end, int shift_max) noexcept
+cdef inline (long long, Py_ssize_t) _varint(const unsigned char* view, Py_ssize_t at, Py_ssize_t end, int shift_max) noexcept
 
 @cython.locals(raw=cython.ulonglong)
 cdef int _put_varint(bytearray out, long long value) except -1
@@ -98,7 +98,7 @@ cdef long long _int64(const unsigned char* view, Py_ssize_t at) noexcept
 
 cdef bint _fits(BytesColumn column, long long length) noexcept
 
-cdef int _put_column(
+cdef inline int _put_column(
     BytesColumn column, Py_ssize_t row, const unsigned char* view, Py_ssize_t at, long long length
 ) except -1
 

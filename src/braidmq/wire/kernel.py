@@ -383,6 +383,9 @@ def _past(at: int, length: int, length_min: int, end: int) -> int:
 
 def _varint(view: Buffer, at: int, end: int, shift_max: int) -> tuple[int, int]:
     """The zigzag varint at `at` and where it ends; (0, -1) when it is cut, overlong or too large."""
+    if at < end and view[at] < 128:
+        # Most are this small.
+        return (view[at] >> 1) ^ -(view[at] & 1), at + 1
     raw = 0
     shift = 0
     while at < end and shift <= shift_max:
