@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer as TransactionalProducer
+from tests.spark.sentences import told
 
-from braidmq.client import Producer
+from braidmq.client import Admin, Producer
+from braidmq.client.cluster import TopicPartition
 from braidmq.client.errors import Unreachable
 from braidmq.spark import read
 from braidmq.spark.options import OptionError
@@ -38,7 +40,7 @@ def rows(frame: DataFrame) -> list[tuple[object, ...]]:
 def scanned(frame: DataFrame) -> str:
     """The line of the plan that says which columns are read."""
     plan = frame._jdf.queryExecution().executedPlan().toString()
-    return next(line for line in plan.splitlines() if "BatchScan" in line)
+    return next(line for line in plan.splitlines() if "Scan braid " in line)
 
 
 @pytest.mark.parametrize("schema", [None, "offset bigint, value binary, partition int"])
@@ -60,8 +62,8 @@ def test_only_columns_that_a_query_uses_are_read(spark: SparkSession, bootstrap:
 
     assert frame.columns[-1] == "headers"
     for used, query in (
-        ("[value#, offset#L]", frame.select("offset", "value").where("value > 'x'")),
-        ("[key#, timestamp#]", spark.sql("SELECT MAX(timestamp) FROM bulk WHERE key IS NULL")),
+        ("[value#,offset#L]", frame.select("offset", "value").where("value > 'x'")),
+        ("[key#,timestamp#]", spark.sql("SELECT MAX(timestamp) FROM bulk WHERE key IS NULL")),
         ("[headers#]", frame.select("headers.key")),
         ("[count(*)#L]", spark.sql("SELECT COUNT(*) FROM bulk")),
         ("[partition#]", frame.selectExpr("1 AS one")),
@@ -113,6 +115,49 @@ def test_filters_narrow_one_query_and_not_the_next(spark: SparkSession, bootstra
     both = frame.where("partition = 0 AND offset = 7").union(frame.where("value = '299'"))
     assert rows(both.select("partition", "offset")) == [(0, 7), (1, 74)]
     assert read(spark, bootstrap, topic, pushdown="never").where("partition = 1").count() == 75
+
+
+@pytest.mark.parametrize("new_times", ["true", "false"], ids=["Instant", "Timestamp"])
+def test_what_is_pushed_down_means_the_same_in_python(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, new_times: str
+) -> None:
+    """S1: numbers, lists and times, in either of Spark's classes; what has no like is left to Spark."""
+    topic = new_topic(partitions=2)
+    noon_ms = 1_700_049_600_123
+    with Producer(bootstrap) as producer:
+        for number in range(10):
+            at_ms = noon_ms + 1000 * number
+            producer.send(topic, b"%d" % number, partition=number % 2, timestamp_ms=at_ms)
+    frame = read(spark, bootstrap, topic)
+    spark.conf.set("spark.sql.datetime.java8API.enabled", new_times)
+    try:
+        late = frame.where("timestamp >= timestamp_micros(1700049606123000)").select("offset", "timestamp")
+        one = frame.where("timestamp = timestamp_micros(1700049601123000)").select("value", "timestamp")
+        some = frame.where("partition IN (1, 7) AND offset IN (0, 4) AND NOT value = '9'")
+        none = frame.where("timestamp > timestamp'9999-12-31' OR key = 'x'")
+
+        assert "GreaterThanOrEqual(timestamp,2023-11-15" in scanned(late)
+        assert late.count() == 4
+        assert [bytes(row.value) for row in one.collect()] == [b"1"]
+        assert "PushedFilters: [In(partition, [1,7]), In(offset, [0,4])]" in scanned(some)
+        assert [bytes(row.value) for row in some.collect()] == [b"1"]
+        assert "PushedFilters: []" in scanned(none)
+        assert none.count() == 0
+    finally:
+        spark.conf.unset("spark.sql.datetime.java8API.enabled")
+
+
+def test_a_query_that_cannot_be_planned_says_why(spark: SparkSession, bootstrap: str, topic: str) -> None:
+    """S1: what was lost since the frame was made is told in a sentence, not as an error of Spark's own."""
+    frame = read(spark, bootstrap, topic)
+    with Admin(bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 4})
+
+    with told(f"{topic}-0: records from offset 0 on were to be read and are gone.*now begins at 4"):
+        frame.select("key").collect()
+    with told("failOnDataLoss"):
+        frame.count()
+    assert read(spark, bootstrap, topic).count() == 296
 
 
 def test_all_queries_see_the_records_of_one_moment(

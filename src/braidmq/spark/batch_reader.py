@@ -9,12 +9,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.spark import filters, positions
-from braidmq.spark.columns import COUNT
-from braidmq.spark.filters import Pushed
+from braidmq.spark.filters import EVERYTHING, Pushed
 from braidmq.spark.plan import directories, plan
 from braidmq.spark.positions import Offsets
 from braidmq.spark.query import Query
-from braidmq.spark.row_counter import RowCounter
 from braidmq.spark.splits import Split, Task, tasks
 from braidmq.spark.task import read_task
 from braidmq.spark.told import told
@@ -26,7 +24,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, query: Query, columns: tuple[str, ...]) -> None:
         self.query = query
         self.columns = columns
-        self.pushed = Pushed()
+        self.pushed = EVERYTHING
 
     @told()
     def partitions(self) -> Sequence[InputPartition]:
@@ -35,10 +33,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands a partition without a value to a query that has none.
         if isinstance(partition, Task):
-            for batch in read_task(self.query, self.columns, partition):
-                yield from self.pushed.keep(batch)
-        elif self.columns == (COUNT,):
-            yield from RowCounter(self.columns, "", 0, 0, 0).flush()
+            yield from read_task(self.query, self.columns, partition, self.pushed)
 
 
 class FilteringBatchReader(BatchReader):

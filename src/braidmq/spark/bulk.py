@@ -1,8 +1,9 @@
 """Bulk batch reads: a query gets the columns and rows that it uses, or every row of columns that are named.
 
-Without a schema the topic is a table which Spark tells what a query uses (`table.py`). With one there is
-nothing left to leave out, and the tasks are started by `mapInArrow` over their numbers: Spark hands on the
-rows of a Python data source through more layers. Spark Connect has no JVM at hand, and always goes that way.
+The tasks are started by `mapInArrow` over their numbers: Spark hands on the rows of a Python data source
+through more layers. Without a schema the topic is a table which Spark tells what a query uses, and which has
+such rows made for it (`table.py`). With one there is nothing left to leave out. Spark Connect has no JVM at
+hand, and always goes that way.
 
 Either way the offsets are settled when `read` is called: all queries over a DataFrame see the same rows.
 """
@@ -10,27 +11,26 @@ Either way the offsets are settled when `read` is called: all queries over a Dat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from braidmq.spark import columns, positions
 from braidmq.spark.batch_reader import plan_batch, settle
-from braidmq.spark.filters import Pushed
-from braidmq.spark.options import READ_OPTIONS, Pushdown, merged
+from braidmq.spark.filters import EVERYTHING, Pushed
+from braidmq.spark.options import Pushdown
 from braidmq.spark.query import Query, parse_query
 from braidmq.spark.splits import Task, tasks
 from braidmq.spark.table import as_table
 from braidmq.spark.task import read_task
+from braidmq.spark.told import TOLD, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-SETTLED = tuple(
-    name.lower() for name in READ_OPTIONS if name.startswith(("subscribe", "assign", "starting", "ending"))
-)
-"""What is said by offsets once these are known."""
+Arrow = Iterator[pa.RecordBatch]
 
 
 def read(
@@ -51,11 +51,9 @@ def read(
     given = _given(bootstrap_servers, subscribe, options)
     query = parse_query(given, streaming=False)
     if schema is None and isinstance(spark, SparkSession):
-        return _table(spark, given, query)
+        return _table(spark, query)
     parsed = _columns(query, schema)
-    planned = planned_tasks(query)
-    numbers = spark.range(0, len(planned), 1, max(1, len(planned)))
-    return numbers.mapInArrow(_reader(query, columns.wanted(parsed), planned), parsed)
+    return _mapped(spark, query, columns.wanted(parsed), parsed, planned_tasks(query))
 
 
 def asked(
@@ -69,9 +67,9 @@ def asked(
     return query, columns.wanted(_columns(query, schema))
 
 
-def planned_tasks(query: Query) -> list[Task]:
-    """The tasks that read all of it."""
-    return tasks(plan_batch(query, Pushed()), query.tasks_are_counted)
+def planned_tasks(query: Query, pushed: Pushed = EVERYTHING) -> list[Task]:
+    """The tasks that read all of it, or all that may meet the filters."""
+    return tasks(plan_batch(query, pushed), query.tasks_are_counted)
 
 
 def _given(
@@ -83,38 +81,67 @@ def _given(
 
 def _columns(query: Query, schema: str | StructType | None) -> StructType:
     """The columns that are named, or all."""
+    wanted = schema or columns.ddl(query.include_headers, query.include_tag)
+    return _parsed(wanted) if isinstance(wanted, str) else wanted
+
+
+@lru_cache(maxsize=256)
+def _parsed(ddl: str) -> StructType:
+    """Spark parses it in the JVM, and asks several times to get there."""
     from pyspark.sql.types import StructType
 
-    wanted = schema or columns.ddl(query.include_headers, query.include_tag)
-    return cast("StructType", StructType.fromDDL(wanted)) if isinstance(wanted, str) else wanted
+    return cast("StructType", StructType.fromDDL(ddl))
 
 
-def _table(spark: SparkSession, given: dict[str, str], query: Query) -> DataFrame:
+def _table(spark: SparkSession, query: Query) -> DataFrame:
     """The topics between the offsets they have now."""
     with positions.connect(query) as cluster:
         topics = positions.topology(cluster, query)
         starts, ends = settle(cluster, query, topics.partitions)
+    ddl = columns.ddl(query.include_headers, query.include_tag)
     if not starts:
-        return spark.createDataFrame([], columns.ddl(query.include_headers, query.include_tag))
-    settled = {name: text for name, text in merged(given).items() if name not in SETTLED}
-    settled |= positions.between(starts, ends)
-    # A scan is made for each query here, so that filters are safe to push.
-    settled["pushdown"] = "never" if query.pushdown is Pushdown.NEVER else "always"
+        return spark.createDataFrame([], ddl)
+    settled = positions.settled(query, starts, ends)
 
-    def load(schema: str | None) -> DataFrame:
-        reader = spark.read.format("braid").options(**settled)
-        return (reader if schema is None else reader.schema(schema)).load()
+    def rows(names: tuple[str, ...], pushed: Pushed) -> DataFrame:
+        kept = EVERYTHING if query.pushdown is Pushdown.NEVER else pushed
+        schema = _parsed(columns.columns_ddl(names))
+        try:
+            planned = planned_tasks(settled, kept)
+        except TOLD as error:
+            # Raised while Spark plans, it would be an internal error of Spark with a page of Java.
+            return spark.range(1).mapInArrow(_refusal(error), schema)
+        return _mapped(spark, settled, names, schema, planned, kept)
 
-    return as_table(spark, f"braid {','.join(sorted({at.topic for at in starts}))}", load)
+    whole = spark.read.format("braid").schema(ddl).load()
+    return as_table(spark, f"braid {','.join(sorted({at.topic for at in starts}))}", whole, rows)
 
 
-def _reader(
-    query: Query, names: tuple[str, ...], planned: list[Task]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _mapped(
+    spark: SparkSession,
+    query: Query,
+    names: tuple[str, ...],
+    schema: StructType,
+    planned: list[Task],
+    pushed: Pushed = EVERYTHING,
+) -> DataFrame:
+    """What these tasks read, a task for each number."""
+    some = planned or [Task(())]
+
+    def run(numbers: Arrow) -> Arrow:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_task(query, names, planned[number])
+                yield from read_task(query, names, some[number], pushed)
+
+    return spark.range(0, len(some), 1, len(some)).mapInArrow(run, schema)
+
+
+def _refusal(reason: Exception) -> Callable[[Arrow], Arrow]:
+    def run(numbers: Arrow) -> Arrow:
+        for _ in numbers:
+            with told():
+                raise reason
+        yield from ()
 
     return run
 

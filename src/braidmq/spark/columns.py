@@ -63,8 +63,6 @@ def columns_ddl(names: Iterable[str]) -> str:
 
 def wanted(schema: StructType) -> tuple[str, ...]:
     """The names in a user's schema, if they are ours and have our types; else OptionError."""
-    if COUNT in (names := schema.fieldNames()) and COUNTED.issuperset(names):
-        return tuple(names)
     for each in schema.fields:
         if each.name not in SPARK_TYPES:
             raise OptionError(
@@ -79,7 +77,7 @@ def wanted(schema: StructType) -> tuple[str, ...]:
         if not each.nullable:
             # Spark compares what comes with what was asked for to the letter, in every task.
             raise OptionError(f"column {each.name} of a topic is nullable; leave out NOT NULL")
-    return tuple(names)
+    return tuple(schema.fieldNames())
 
 
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:

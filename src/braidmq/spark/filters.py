@@ -102,6 +102,9 @@ class Pushed:
             yield kept
 
 
+EVERYTHING = Pushed()
+
+
 def is_safe() -> bool:
     """Whether this Spark keeps what was pushed down to the query it was pushed for."""
     return hasattr(DataSourceReader, "pushLimit")
@@ -111,15 +114,16 @@ def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
     """What is taken of Spark's filters, and what is left to it."""
     taken, left = [], []
     for each in filters:
-        condition = _condition(each)
-        if condition is not None:
-            taken.append(condition)
+        found = condition(each)
+        if found is not None:
+            taken.append(found)
         elif not (isinstance(each, IsNotNull) and each.attribute[0] in NEVER_NULL):
             left.append(each)
     return Pushed(tuple(taken)), left
 
 
-def _condition(filter_: Filter) -> Condition | None:
+def condition(filter_: Filter) -> Condition | None:
+    """What a filter asks of a column, where we can answer that; else None."""
     path: tuple[str, ...] = getattr(filter_, "attribute", ())
     if len(path) != 1 or path[0] not in PUSHABLE:
         return None

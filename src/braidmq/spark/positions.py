@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.client.security import parse_security
 from braidmq.spark.options import Isolation, OptionError
-from braidmq.spark.query import Bound, Query
+from braidmq.spark.query import Bound, Query, Subscription
 from braidmq.wire.errors import ApiError, ErrorCode
 
 Offsets = dict[TopicPartition, int]
@@ -138,24 +139,33 @@ def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: B
     return found
 
 
-def between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[str, str]:
+def between(starts: Offsets, ends: Offsets) -> dict[str, str]:
     """The options of a read from `starts` to `ends`."""
-    topics: dict[str, list[int]] = {}
-    for at in starts:
-        topics.setdefault(at.topic, []).append(at.partition)
     return {
-        "assign": json.dumps(topics),
+        "assign": json.dumps({topic: [*offsets] for topic, offsets in _by_topic(starts).items()}),
         "startingOffsets": offsets_json(starts),
         "endingOffsets": offsets_json(ends),
     }
 
 
+def settled(query: Query, starts: Offsets, ends: Offsets) -> Query:
+    """The same query, with what `between` would say."""
+    first, end = _by_topic(starts), _by_topic(ends)
+    partitions = {topic: tuple(offsets) for topic, offsets in first.items()}
+    chosen = Subscription(assigned=partitions)
+    return replace(query, subscription=chosen, start=Bound(offsets=first), end=Bound(offsets=end))
+
+
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
     """Offsets as the options of Spark's Kafka source take them."""
-    topics: dict[str, dict[str, int]] = {}
+    return json.dumps(_by_topic(offsets))
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    topics: dict[str, dict[int, int]] = {}
     for at, offset in offsets.items():
-        topics.setdefault(at.topic, {})[str(at.partition)] = offset
-    return json.dumps(topics)
+        topics.setdefault(at.topic, {})[at.partition] = offset
+    return topics
 
 
 def _refuse_beyond(asked: Offsets, ends: Offsets) -> None:

@@ -2,21 +2,27 @@
 
 Spark tells a data source in Python neither: every column is decoded, sent to the JVM and dropped there, and a
 pushed filter stays with the DataFrame (see `filters.py`). It does tell what implements the interfaces of its
-data sources in Java, and py4j lets an object of the driver's Python stand for one. Both that are here are
-asked on the driver only, while a query is planned. What they answer with is Spark's own scan of
-`format("braid")`, made for that query alone: with the columns that it uses, and with its filters.
+data sources in Java, and py4j lets an object of the driver's Python stand for one. Those that are here are
+asked on the driver only, while a query is planned. What comes out is a plan of `mapInArrow` made for that
+query alone, with the columns that it uses and with its filters, which Spark takes as the rows of a table
+(`relation.py`): a million rows of 100 bytes cost the JVM two thirds of what they do through a data source in
+Python, which keeps accounts of every row.
 
 Method names are those of Spark's interfaces, by which the JVM calls them. What this file does not know of a
-table is answered by the table that Spark made.
+table is answered by a table that Spark made.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from braidmq.spark.columns import COUNT, COUNTED, columns_ddl
+from braidmq.spark.columns import COUNT, COUNTED
+from braidmq.spark.filters import Condition, Pushed, condition
+from braidmq.spark.java_filters import from_java
+from braidmq.spark.relation import java_array, relation_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,18 +32,21 @@ CHEAPEST = "partition"
 """What is read where a query uses no column at all, as `count()`: a scan without any would have no rows."""
 _numbers = itertools.count()
 
-Load = Callable[[str | None], "DataFrame"]
-"""`format("braid")` with the query's options; told the schema, or None for all columns."""
+Rows = Callable[[tuple[str, ...], Pushed], "DataFrame"]
+"""The rows of one query: these columns of records that meet these filters, or of more."""
 
 
-def as_table(spark: SparkSession, name: str, load: Load) -> DataFrame:
-    """The DataFrame of a table that is read by whatever `load` makes for a query."""
+def as_table(spark: SparkSession, name: str, whole: DataFrame, rows: Rows) -> DataFrame:
+    """The DataFrame of a table that is read by whatever `rows` makes for a query.
+
+    `whole` is one that Spark has read by a format of its own, with all columns; it is never run.
+    """
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
 
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-    table = TopicTable(name, load)
+    table = TopicTable(spark, name, whole, rows)
     nothing = jvm.scala.Option.empty()
     relation = jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
     plan = relation.create(table, nothing, nothing)
@@ -50,17 +59,18 @@ class TopicTable:
     class Java:
         implements: ClassVar = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
-    def __init__(self, name: str, load: Load) -> None:
+    def __init__(self, spark: SparkSession, name: str, whole: DataFrame, rows: Rows) -> None:
+        self._spark = spark
         self._name = name
-        self._load = load
+        self._rows = rows
         self._number = next(_numbers)
-        self._whole = _relation(load(None)).table()
+        self._whole = whole._jdf.queryExecution().analyzed().table()
 
     def name(self) -> str:
         return self._name
 
     def newScanBuilder(self, _options: Any) -> TopicScanBuilder:  # noqa: N802
-        return TopicScanBuilder(self._load)
+        return TopicScanBuilder(self._spark, self._name, self._rows)
 
     def toString(self) -> str:  # noqa: N802
         return f"{self._name} #{self._number}"
@@ -88,19 +98,26 @@ class TopicScanBuilder:
             f"{READ}.SupportsPushDownRequiredColumns",
         ]
 
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._columns: list[str] = []
-        self._filters: Any = None
+    def __init__(self, spark: SparkSession, name: str, rows: Rows) -> None:
+        self._spark = spark
+        self._name = name
+        self._rows = rows
+        self._columns: tuple[str, ...] = ()
+        self._filters: list[Any] = []
+        self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: Any) -> Any:  # noqa: N802
         """All of them are left to Spark as well: they are pushed so that less is read."""
-        self._filters = filters
+        for each in filters:
+            known = from_java(each)
+            if known is not None and (found := condition(known)) is not None:
+                self._filters.append(each)
+                self._conditions.append(found)
         return filters
 
     def pushedFilters(self) -> Any:  # noqa: N802
-        """What Spark shows as pushed; the scan says itself which of these are of use to it."""
-        return self._filters
+        """What Spark shows as pushed."""
+        return java_array(self._spark, "org.apache.spark.sql.sources.Filter", self._filters)
 
     def supportCompletePushDown(self, _aggregation: Any) -> bool:  # noqa: N802
         """No: each task counts for itself, and Spark adds them up."""
@@ -112,20 +129,49 @@ class TopicScanBuilder:
         groups = [str(each) for each in aggregation.groupByExpressions()]
         if counts != ["COUNT(*)"] or not COUNTED.issuperset(groups):
             return False
-        self._columns = [*groups, COUNT]
+        self._columns = (*groups, COUNT)
         return True
 
     def pruneColumns(self, schema: Any) -> None:  # noqa: N802
         # By name: of a nested column Spark may ask for parts, and gets all of it.
-        self._columns = [*schema.fieldNames()]
+        self._columns = tuple(schema.fieldNames())
 
-    def build(self) -> Any:
-        relation = _relation(self._load(columns_ddl(self._columns or [CHEAPEST])))
-        builder = relation.table().newScanBuilder(relation.options())
-        if self._filters is not None:
-            builder.pushFilters(self._filters)
-        return builder.build()
+    def build(self) -> TopicScan:
+        frame = self._rows(self._columns or (CHEAPEST,), Pushed(tuple(self._conditions)))
+        return TopicScan(self._spark, self._name, frame)
 
 
-def _relation(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
+class TopicScan:
+    """Spark's `Scan` of one query, of the kind whose rows are there already as an RDD."""
+
+    class Java:
+        implements: ClassVar = [f"{READ}.V1Scan"]
+
+    def __init__(self, spark: SparkSession, name: str, frame: DataFrame) -> None:
+        self._spark = spark
+        self._name = name
+        self._frame = frame
+
+    def readSchema(self) -> Any:  # noqa: N802
+        return self._frame._jdf.schema()
+
+    def description(self) -> str:
+        return self._name
+
+    def toString(self) -> str:  # noqa: N802
+        return self._name
+
+    def hashCode(self) -> int:  # noqa: N802
+        return id(self) & 0x7FFFFFFF
+
+    def equals(self, _other: Any) -> bool:
+        """No two scans are one: each has rows of its own."""
+        return False
+
+    def toV1TableScan(self, _context: Any) -> Any:  # noqa: N802
+        """The same each time: Spark asks again when it plans what is left of a query anew."""
+        return self._relation
+
+    @cached_property
+    def _relation(self) -> Any:
+        return relation_of(self._spark, self._name, self._frame)

@@ -13,8 +13,9 @@ import pyarrow as pa
 from braidmq.client.cluster import Cluster
 from braidmq.spark import positions
 from braidmq.spark.arrow import ArrowDecoder
-from braidmq.spark.columns import COUNTED
+from braidmq.spark.columns import COUNT, COUNTED
 from braidmq.spark.fetch import FETCH_BYTES, RangeFetch
+from braidmq.spark.filters import EVERYTHING, Pushed
 from braidmq.spark.forked import settle_in
 from braidmq.spark.local_log import LocalRange, machine
 from braidmq.spark.loss import RecordsLost, report_loss
@@ -30,11 +31,17 @@ _idle: dict[str, Cluster] = {}
 """The cluster of the last task of this worker, with its connections; a task takes it and puts it back."""
 
 
-def read_task(query: Query, columns: tuple[str, ...], task: Task) -> Iterator[pa.RecordBatch]:
-    """The records of all splits of a task."""
+def read_task(
+    query: Query, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
+) -> Iterator[pa.RecordBatch]:
+    """The records of all splits of a task that meet the filters which were pushed down."""
     with told():
         for split in task.splits:
-            yield from read_split(query, columns, split)
+            for batch in read_split(query, columns, split):
+                yield from pushed.keep(batch)
+        if not task.splits and columns == (COUNT,):
+            # A count is a number, also of nothing.
+            yield from RowCounter(columns, "", 0, 0, 0).flush()
 
 
 def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
