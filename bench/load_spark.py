@@ -257,12 +257,13 @@ def _local(size: SparkSize) -> list[SparkLoad]:
             ("count", Kind.COUNT, COUNTED_TIMES),
             ("keys and times", Kind.KEYS, 1),
             ("every value", Kind.VALUES, 1),
+            ("to Parquet", Kind.EXPORT, 1),
         )
     ]
 
 
 def _floors(size: SparkSize) -> list[SparkLoad]:
-    """A source that reads nothing, over the connector and over our own format: what there is to win."""
+    """A source that reads nothing, over the connector and over our own network path: what there is to win."""
     return [
         SparkLoad(
             f"Spark batch read {name}, uncompressed, {what}, source that reads nothing over {over}",
@@ -281,7 +282,8 @@ def _floors(size: SparkSize) -> list[SparkLoad]:
         for what, kind, over, other, options in (
             ("every value", Kind.VALUES, "connector", By.CONNECTOR, ()),
             ("to Parquet by Spark", Kind.PARQUET, "connector", By.CONNECTOR, ()),
-            ("every value", Kind.VALUES, "network", By.FORMAT, NETWORK),
+            ("keys and times", Kind.KEYS, "network", By.READ, NETWORK),
+            ("every value", Kind.VALUES, "network", By.READ, NETWORK),
         )
     ]
 
