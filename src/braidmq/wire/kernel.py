@@ -383,9 +383,13 @@ def _past(at: int, length: int, length_min: int, end: int) -> int:
 
 def _varint(view: Buffer, at: int, end: int, shift_max: int) -> tuple[int, int]:
     """The zigzag varint at `at` and where it ends; (0, -1) when it is cut, overlong or too large."""
+    # Most have one byte, and most others two: lengths from 64 to 8191.
     if at < end and view[at] < 128:
-        # Most are this small.
-        return (view[at] >> 1) ^ -(view[at] & 1), at + 1
+        raw = view[at]
+        return (raw >> 1) ^ -(raw & 1), at + 1
+    if at + 1 < end and view[at + 1] < 128:
+        raw = view[at] & 127 | view[at + 1] << 7
+        return (raw >> 1) ^ -(raw & 1), at + 2
     raw = 0
     shift = 0
     while at < end and shift <= shift_max:
