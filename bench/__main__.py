@@ -20,6 +20,7 @@ from .machine import describe
 from .plan import FULL, QUICK, Load, loads
 from .results import Results
 from .run import Make, run
+from .server import end_on_sigterm
 
 HERE = Path(__file__).parent
 
@@ -123,6 +124,7 @@ def _raise_open_file_limit() -> None:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

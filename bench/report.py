@@ -69,7 +69,7 @@ METHOD = """## How it was measured
   *every value and all other columns* does so by `format("braid")`, which leaves out nothing. The connector
   always reads everything. Reads go over the network unless they say localLog,
   whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
-  hands a few batches of all columns to Spark over and over: the most that `format("braid")` can reach. Values
+  hands a few batches to Spark over and over: the most that `read` can reach. Values
   read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
   says so 16 KB, the default of Kafka's producer. *To Parquet* is `braidmq.spark.export` (synced) against the
   connector and Spark's own writer, the same four columns in snappy; *to Parquet by Spark* has Spark's writer

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .load_spark import FULL, QUICK, By, Kind, SparkLoad, loads
 from .machine import describe
 from .metric import CPU_PER_MILLION_ROWS, MEMORY_PEAK, Figures, Metric
 from .results import Results
+from .server import end_on_sigterm
 from .spark_topics import fill
 
 HERE = Path(__file__).parent
@@ -125,7 +127,7 @@ def _job(
     assert job.stdin is not None
     assert job.stdout is not None
     started = time.monotonic()
-    with job:
+    with job, stopped(job):
         job.stdin.write(json.dumps(told))
         job.stdin.close()
         for line in job.stdout:
@@ -136,6 +138,16 @@ def _job(
             shown = found.get("error") or ", ".join(f"{name} {value:,.4g}" for name, value in found.items())
             print(f"[{time.monotonic() - started:5.0f} s] {side:5} {load.name}: {shown}", flush=True)
             yield load, {} if "error" in found else _figures(load, found)
+
+
+@contextmanager
+def stopped(job: subprocess.Popen[str]) -> Iterator[None]:
+    """Nobody waits for a job whose run was stopped."""
+    try:
+        yield
+    except BaseException:
+        job.kill()
+        raise
 
 
 def _figures(load: SparkLoad, found: dict[str, Any]) -> Figures:
@@ -174,6 +186,7 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     try:
         sys.exit(main())
     except KeyboardInterrupt:
