@@ -19,10 +19,9 @@ import pyarrow as pa
 from braidmq.spark import columns, positions
 from braidmq.spark.batch_reader import plan_batch, settle
 from braidmq.spark.filters import EVERYTHING, Pushed
-from braidmq.spark.options import Pushdown
 from braidmq.spark.query import Query, parse_query
 from braidmq.spark.splits import Task, tasks
-from braidmq.spark.table import as_table
+from braidmq.spark.table import Topics, as_table
 from braidmq.spark.task import read_task
 from braidmq.spark.told import TOLD, told
 
@@ -104,17 +103,17 @@ def _table(spark: SparkSession, query: Query) -> DataFrame:
     settled = positions.settled(query, starts, ends)
 
     def rows(names: tuple[str, ...], pushed: Pushed) -> DataFrame:
-        kept = EVERYTHING if query.pushdown is Pushdown.NEVER else pushed
         schema = _parsed(columns.columns_ddl(names))
         try:
-            planned = planned_tasks(settled, kept)
+            planned = planned_tasks(settled, pushed)
         except TOLD as error:
             # Raised while Spark plans, it would be an internal error of Spark with a page of Java.
             return spark.range(1).mapInArrow(_refusal(error), schema)
-        return _mapped(spark, settled, names, schema, planned, kept)
+        return _mapped(spark, settled, names, schema, planned, pushed)
 
     whole = spark.read.format("braid").schema(ddl).load()
-    return as_table(spark, f"braid {','.join(sorted({at.topic for at in starts}))}", whole, rows)
+    name = f"braid {','.join(sorted({at.topic for at in starts}))}"
+    return as_table(Topics(spark, name, rows, query.pushdown), whole)
 
 
 def _mapped(

@@ -182,9 +182,7 @@ class Options:
 
 def merged(*layers: Mapping[str, str]) -> dict[str, str]:
     """Options by their plain names (small letters, no prefix); later ones stand in for earlier ones."""
-    return {
-        written.lower().removeprefix(PREFIX): text for layer in layers for written, text in layer.items()
-    }
+    return {written.lower().removeprefix(PREFIX): text for layer in layers for written, text in layer.items()}
 
 
 def bootstrap(options: Options) -> str:

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from braidmq.spark.columns import COUNT, COUNTED
 from braidmq.spark.filters import Condition, Pushed, condition
 from braidmq.spark.java_filters import from_java
+from braidmq.spark.options import Pushdown
 from braidmq.spark.relation import java_array, relation_of
 
 if TYPE_CHECKING:
@@ -36,17 +38,28 @@ Rows = Callable[[tuple[str, ...], Pushed], "DataFrame"]
 """The rows of one query: these columns of records that meet these filters, or of more."""
 
 
-def as_table(spark: SparkSession, name: str, whole: DataFrame, rows: Rows) -> DataFrame:
-    """The DataFrame of a table that is read by whatever `rows` makes for a query.
+@dataclass(frozen=True)
+class Topics:
+    """What is read, by which name plans show it, and who makes the rows of a query."""
+
+    spark: SparkSession
+    name: str
+    rows: Rows
+    pushdown: Pushdown
+
+
+def as_table(topics: Topics, whole: DataFrame) -> DataFrame:
+    """The DataFrame of a table that is read by whatever `topics.rows` makes for a query.
 
     `whole` is one that Spark has read by a format of its own, with all columns; it is never run.
     """
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
 
+    spark = topics.spark
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-    table = TopicTable(spark, name, whole, rows)
+    table = TopicTable(topics, whole)
     nothing = jvm.scala.Option.empty()
     relation = jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
     plan = relation.create(table, nothing, nothing)
@@ -59,21 +72,19 @@ class TopicTable:
     class Java:
         implements: ClassVar = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
-    def __init__(self, spark: SparkSession, name: str, whole: DataFrame, rows: Rows) -> None:
-        self._spark = spark
-        self._name = name
-        self._rows = rows
+    def __init__(self, topics: Topics, whole: DataFrame) -> None:
+        self._topics = topics
         self._number = next(_numbers)
         self._whole = whole._jdf.queryExecution().analyzed().table()
 
     def name(self) -> str:
-        return self._name
+        return self._topics.name
 
     def newScanBuilder(self, _options: Any) -> TopicScanBuilder:  # noqa: N802
-        return TopicScanBuilder(self._spark, self._name, self._rows)
+        return TopicScanBuilder(self._topics)
 
     def toString(self) -> str:  # noqa: N802
-        return f"{self._name} #{self._number}"
+        return f"{self._topics.name} #{self._number}"
 
     def hashCode(self) -> int:  # noqa: N802
         return self._number
@@ -98,17 +109,15 @@ class TopicScanBuilder:
             f"{READ}.SupportsPushDownRequiredColumns",
         ]
 
-    def __init__(self, spark: SparkSession, name: str, rows: Rows) -> None:
-        self._spark = spark
-        self._name = name
-        self._rows = rows
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
         self._columns: tuple[str, ...] = ()
         self._filters: list[Any] = []
         self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: Any) -> Any:  # noqa: N802
         """All of them are left to Spark as well: they are pushed so that less is read."""
-        for each in filters:
+        for each in filters if self._topics.pushdown is not Pushdown.NEVER else ():
             known = from_java(each)
             if known is not None and (found := condition(known)) is not None:
                 self._filters.append(each)
@@ -117,7 +126,7 @@ class TopicScanBuilder:
 
     def pushedFilters(self) -> Any:  # noqa: N802
         """What Spark shows as pushed."""
-        return java_array(self._spark, "org.apache.spark.sql.sources.Filter", self._filters)
+        return java_array(self._topics.spark, "org.apache.spark.sql.sources.Filter", self._filters)
 
     def supportCompletePushDown(self, _aggregation: Any) -> bool:  # noqa: N802
         """No: each task counts for itself, and Spark adds them up."""
@@ -137,8 +146,8 @@ class TopicScanBuilder:
         self._columns = tuple(schema.fieldNames())
 
     def build(self) -> TopicScan:
-        frame = self._rows(self._columns or (CHEAPEST,), Pushed(tuple(self._conditions)))
-        return TopicScan(self._spark, self._name, frame)
+        pushed = Pushed(tuple(self._conditions))
+        return TopicScan(self._topics, self._topics.rows(self._columns or (CHEAPEST,), pushed))
 
 
 class TopicScan:
@@ -147,19 +156,18 @@ class TopicScan:
     class Java:
         implements: ClassVar = [f"{READ}.V1Scan"]
 
-    def __init__(self, spark: SparkSession, name: str, frame: DataFrame) -> None:
-        self._spark = spark
-        self._name = name
+    def __init__(self, topics: Topics, frame: DataFrame) -> None:
+        self._topics = topics
         self._frame = frame
 
     def readSchema(self) -> Any:  # noqa: N802
         return self._frame._jdf.schema()
 
     def description(self) -> str:
-        return self._name
+        return self._topics.name
 
     def toString(self) -> str:  # noqa: N802
-        return self._name
+        return self._topics.name
 
     def hashCode(self) -> int:  # noqa: N802
         return id(self) & 0x7FFFFFFF
@@ -174,4 +182,4 @@ class TopicScan:
 
     @cached_property
     def _relation(self) -> Any:
-        return relation_of(self._spark, self._name, self._frame)
+        return relation_of(self._topics.spark, self._topics.name, self._frame)
