@@ -284,7 +284,6 @@ def _floors(size: SparkSize) -> list[SparkLoad]:
             ("to Parquet by Spark", Kind.PARQUET, "connector", By.CONNECTOR, ()),
             ("keys and times", Kind.KEYS, "network", By.READ, NETWORK),
             ("every value", Kind.VALUES, "network", By.READ, NETWORK),
-            ("to Parquet", Kind.EXPORT, "network", By.READ, NETWORK),
         )
     ]
 

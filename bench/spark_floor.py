@@ -2,7 +2,7 @@
 
 The same plan, the same tasks and the same rows as `braidmq.spark.read`, but each task reads only its first
 Arrow batches and hands them to Spark over and over; a few of them, so that a value does not come again too
-soon. What that takes is Spark's own: a socket, Arrow, rows, the query. In an export it is the writing.
+soon. What that takes is Spark's own: a socket, Arrow, rows, the query.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from braidmq.spark import bulk, parquet_files
+from braidmq.spark import bulk
 from braidmq.spark.filters import EVERYTHING, Pushed
 from braidmq.spark.query import Query
 from braidmq.spark.splits import Split, Task
@@ -27,15 +27,12 @@ HELD = 4
 
 @contextmanager
 def instead() -> Iterator[None]:
-    """Queries over what `read` made, and exports, are planned with tasks that hardly read.
+    """Queries over what `read` made are planned with tasks that hardly read.
 
     Workers cannot import this file, so it travels with what they are told to run.
     """
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with (
-        mock.patch.object(bulk, "read_task", hand_over),
-        mock.patch.object(parquet_files, "read_task", hand_over),
-    ):
+    with mock.patch.object(bulk, "read_task", hand_over):
         yield
 
 
