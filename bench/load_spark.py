@@ -44,6 +44,7 @@ class By(StrEnum):
     FORMAT = "braid"
     CONNECTOR = "kafka"
     FLOOR = "floor"
+    CHECKS = "checks"
 
 
 LARGE_BATCH = 250_000
@@ -114,8 +115,10 @@ MICRO_BATCH_ROWS = 1_000
 CODECS = {"uncompressed": "none", "zstd": "zstd"}
 AT_LEAST_ONCE = (("deliveryGuarantee", "at-least-once"),)
 NETWORK = (("localLog", "never"),)
-COUNTED_TIMES = 4
-"""With fewer rows, starting a query would be most of what is measured."""
+LOCAL_TIMES = 4
+"""With the rows of the other loads, starting a query would be much of what is measured."""
+LOCAL_EXPORT_TIMES = 2
+LOCAL_REPEATS = 7
 
 
 def loads(size: SparkSize) -> list[SparkLoad]:
@@ -238,35 +241,45 @@ def _streams(size: SparkSize) -> list[SparkLoad]:
 
 
 def _local(size: SparkSize) -> list[SparkLoad]:
-    """Here the other side is Braid's own network path. Counting is quick, so there is more to be counted."""
+    """Here the other side is Braid's own network path, and the two take turns.
+
+    After each kind of read comes what there is to win in it: a source that only checks what lies there.
+    """
     return [
         SparkLoad(
-            f"Spark batch read {name}, uncompressed, {what}, localLog over network",
-            "spark local log",
+            f"Spark batch read {name}, uncompressed, {what}, {how} over network",
+            group,
             kind,
             value_bytes,
             rows * times,
             "none",
-            LOCAL_ROWS,
+            metric,
             braid=(("localLog", "always"),),
             kafka=NETWORK,
+            braid_by=by,
             kafka_by=By.READ,
+            repeats=LOCAL_REPEATS,
         )
         for name, value_bytes, rows in size.topics
         for what, kind, times in (
-            ("count", Kind.COUNT, COUNTED_TIMES),
-            ("keys and times", Kind.KEYS, 1),
-            ("every value", Kind.VALUES, 1),
-            ("to Parquet", Kind.EXPORT, 1),
+            ("count", Kind.COUNT, LOCAL_TIMES),
+            ("keys and times", Kind.KEYS, LOCAL_TIMES),
+            ("every value", Kind.VALUES, LOCAL_TIMES),
+            ("to Parquet", Kind.EXPORT, LOCAL_EXPORT_TIMES),
         )
+        for how, by, group, metric in (
+            ("localLog", By.READ, "spark local log", LOCAL_ROWS),
+            ("source that only checks", By.CHECKS, "spark floor", ROWS_HANDED_OVER),
+        )
+        if by is By.READ or kind is not Kind.COUNT
     ]
 
 
 def _floors(size: SparkSize) -> list[SparkLoad]:
-    """A source that reads nothing, over the connector and over our own network path: what there is to win."""
+    """A source that reads nothing, over the connector: what there is to win."""
     return [
         SparkLoad(
-            f"Spark batch read {name}, uncompressed, {what}, source that reads nothing over {over}",
+            f"Spark batch read {name}, uncompressed, {what}, source that reads nothing over connector",
             "spark floor",
             kind,
             value_bytes,
@@ -274,17 +287,10 @@ def _floors(size: SparkSize) -> list[SparkLoad]:
             "none",
             ROWS_HANDED_OVER,
             braid=NETWORK,
-            kafka=options,
             braid_by=By.FLOOR,
-            kafka_by=other,
         )
         for name, value_bytes, rows in size.topics
-        for what, kind, over, other, options in (
-            ("every value", Kind.VALUES, "connector", By.CONNECTOR, ()),
-            ("to Parquet by Spark", Kind.PARQUET, "connector", By.CONNECTOR, ()),
-            ("keys and times", Kind.KEYS, "network", By.READ, NETWORK),
-            ("every value", Kind.VALUES, "network", By.READ, NETWORK),
-        )
+        for what, kind in (("every value", Kind.VALUES), ("to Parquet by Spark", Kind.PARQUET))
     ]
 
 

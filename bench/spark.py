@@ -1,8 +1,10 @@
 """`scripts/bench-spark`: Spark through Braid's reads, format and sink, and through its own Kafka connector.
 
 One broker (Braid) holds the topics. The two sides take turns over the rounds, each in a process of its own
-with the same settings. The figures join those of `scripts/bench` in RESULTS.md, where the column Kafka is
-Spark's connector (or, for the local log, Braid's own network path).
+with the same settings; where Braid is measured against itself they take turns run by run in one process,
+since two sessions of one program differ by more than what is to be seen. The figures join those of
+`scripts/bench` in RESULTS.md, where the column Kafka is Spark's connector (or, for the local log, Braid's own
+network path).
 """
 
 from __future__ import annotations
@@ -88,41 +90,44 @@ def _run(chosen: list[SparkLoad], rounds: int, jars: list[Path], scratch: Path) 
             fill(broker.bootstrap, load.source, load.rows, load.value_bytes, load.codec, load.batch_bytes)
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", flush=True)
-            for side in SIDES if number % 2 == 0 else reversed(SIDES):
-                for mine in _jobs(side, chosen, with_connector=bool(jars)):
-                    for load, found in _job(side, mine, broker, jars if side == "kafka" else [], scratch):
-                        results.add(load.name, load.group, side, found)
-                    broker.check_alive()
+            for sides, mine in _jobs(number, chosen, with_connector=bool(jars)):
+                for load, side, found in _job(sides, mine, broker, jars, scratch):
+                    results.add(load.name, load.group, side, found)
+                broker.check_alive()
     finally:
         broker.stop()
     return results
 
 
-def _jobs(side: str, chosen: list[SparkLoad], with_connector: bool) -> Iterator[list[SparkLoad]]:
-    """What runs in one process. Braid against itself has one of its own, so that both sides begin cold."""
+def _jobs(
+    number: int, chosen: list[SparkLoad], with_connector: bool
+) -> Iterator[tuple[tuple[str, ...], list[SparkLoad]]]:
+    """What runs in one process: the loads of one side, or of both where Braid is measured against itself."""
     peer = [load for load in chosen if load.kafka_by is By.CONNECTOR]
     own = [load for load in chosen if load.kafka_by is not By.CONNECTOR]
-    if peer and (side == "braid" or with_connector):
-        yield peer
+    sides = SIDES if number % 2 == 0 else SIDES[::-1]
+    for side in sides:
+        if peer and (side == "braid" or with_connector):
+            yield (side,), peer
     if own:
-        yield own
+        yield sides, own
 
 
 def _job(
-    side: str, mine: list[SparkLoad], broker: Braid, jars: list[Path], scratch: Path
-) -> Iterator[tuple[SparkLoad, Figures]]:
-    """One side's turn: a process that runs all loads and tells of each when it is done."""
+    sides: tuple[str, ...], mine: list[SparkLoad], broker: Braid, jars: list[Path], scratch: Path
+) -> Iterator[tuple[SparkLoad, str, Figures]]:
+    """A process that runs all loads, and tells of each side of each when it is done."""
     told = {
         "bootstrap": broker.bootstrap,
-        "jars": ",".join(map(str, jars)),
+        "jars": ",".join(map(str, jars)) if sides == ("kafka",) else "",
         "cores": os.cpu_count() or 1,
         "memory_mb": MEMORY_MB,
         "scratch": str(scratch),
-        "loads": [load.plain(side) for load in mine],
+        "loads": [{side: load.plain(side) for side in sides} for load in mine],
     }
     by_name = {load.name: load for load in mine}
     command = [sys.executable, "-m", "bench.spark_job"]
-    with open(scratch / f"{side}.log", "ab") as log:
+    with open(scratch / f"{'-'.join(sides)}.log", "ab") as log:
         job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
     assert job.stdin is not None
     assert job.stdout is not None
@@ -134,10 +139,10 @@ def _job(
             if not line.startswith("{"):
                 continue
             found = json.loads(line)
-            load = by_name[found.pop("load")]
+            load, side = by_name[found.pop("load")], found.pop("side")
             shown = found.get("error") or ", ".join(f"{name} {value:,.4g}" for name, value in found.items())
             print(f"[{time.monotonic() - started:5.0f} s] {side:5} {load.name}: {shown}", flush=True)
-            yield load, {} if "error" in found else _figures(load, found)
+            yield load, side, {} if "error" in found else _figures(load, found)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""One side's Spark session in a process of its own: runs the loads it is told on stdin, prints what it found.
+"""A Spark session in a process of its own: runs the loads it is told on stdin, prints what it found.
 
-A process for each side, because CPU and memory are those of the whole tree: driver, JVM, Python workers.
+A process of its own, because CPU and memory are those of the whole tree: driver, JVM, Python workers. A load
+has one side, or two which take turns run by run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,12 @@ def _own_bytes(process: psutil.Process) -> int:
     return process.memory_full_info().pss
 
 
+Sides = dict[str, dict[str, Any]]
+"""A load as each side gets it; what differs is how a topic is read, and with which options."""
+
+
 class Job:
-    """The loads of one side, one after the other."""
+    """The loads of one process, one after the other."""
 
     def __init__(self, told: dict[str, Any], scratch: Path) -> None:
         self._bootstrap = told["bootstrap"]
@@ -110,8 +114,29 @@ class Job:
             "bench", f"local[{told['cores']}]", memory_mb=told["memory_mb"], ui=False, config=settings
         )
 
-    def run(self, load: dict[str, Any]) -> dict[str, float]:
-        """Seconds, CPU seconds, peak memory; for streams the median time of a batch."""
+    def run(self, sides: Sides) -> dict[str, dict[str, float]]:
+        """Of each side: seconds, CPU seconds, peak memory; for streams the median time of a batch."""
+        self._warm_up(sides)
+        taken: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        order = list(sides)
+        for _ in range(next(iter(sides.values()))["repeats"]):
+            for side in order:
+                taken[side].append(self._measured(sides[side]))
+            order.reverse()
+        return {
+            side: {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+            for side, runs in taken.items()
+        }
+
+    def _measured(self, load: dict[str, Any]) -> dict[str, float]:
+        cpu_before = self._tree.cpu_seconds()
+        self._tree.memory_peak_mb = 0.0
+        seconds = self._once(load)
+        cpu_seconds = self._tree.cpu_seconds() - cpu_before
+        return {"seconds": seconds, "cpu_seconds": cpu_seconds, "memory_mb": self._tree.memory_peak_mb}
+
+    def _once(self, load: dict[str, Any]) -> float:
+        """One run; the seconds it took."""
         steps: dict[str, Callable[[dict[str, Any]], float]] = {
             "count": self._count,
             "values": self._values,
@@ -123,35 +148,24 @@ class Job:
             "stream in": self._stream,
             "stream through": self._stream,
         }
-        step = steps[load["kind"]]
-        seconds, cpu = [], []
-        with spark_floor.instead() if load["by"] == "floor" else nullcontext():
-            self._warm_up(load, step)
-            for _ in range(load["repeats"]):
-                cpu_before = self._tree.cpu_seconds()
-                self._tree.memory_peak_mb = 0.0
-                seconds.append(step(load))
-                cpu.append(self._tree.cpu_seconds() - cpu_before)
-        return {
-            "seconds": statistics.median(seconds),
-            "cpu_seconds": statistics.median(cpu),
-            "memory_mb": self._tree.memory_peak_mb,
-        }
+        with spark_floor.instead(load["by"]):
+            return steps[load["kind"]](load)
 
-    def _warm_up(self, load: dict[str, Any], step: Callable[[dict[str, Any]], float]) -> None:
+    def _warm_up(self, sides: Sides) -> None:
         """Runs that do not count: more of them for what is new to the JVM, none before a single one."""
-        if load["repeats"] == 1:
+        first = next(iter(sides.values()))
+        if first["repeats"] == 1:
             return
-        is_new = load["kind"] not in self._warm
-        self._warm.add(load["kind"])
+        is_new = first["kind"] not in self._warm
+        self._warm.add(first["kind"])
         runs_min, seconds = (WARM_UP_RUNS, WARM_UP_SECONDS) if is_new else (1, WARM_UP_SECONDS_AGAIN)
         runs, spent = 0, 0.0
-        while runs < runs_min or spent < seconds:
-            spent += step(load)
+        while runs < runs_min or spent < seconds * len(sides):
+            spent += sum(self._once(load) for load in sides.values())
             runs += 1
 
     def _frame(self, load: dict[str, Any]) -> Any:
-        if load["by"] in ("read", "floor"):
+        if load["by"] in ("read", *spark_floor.KINDS):
             return read(self._spark, self._bootstrap, load["source"], **load["options"])
         reader = self._spark.read.format(load["by"]).option("kafka.bootstrap.servers", self._bootstrap)
         return reader.option("subscribe", load["source"]).options(**load["options"]).load()
@@ -189,7 +203,7 @@ class Job:
 
     def _export(self, load: dict[str, Any]) -> float:
         """The same columns, with the codec that is Spark's default, by those who read."""
-        if load["by"] != "read":
+        if load["by"] == "kafka":
             return self._parquet(load)
         target = self._scratch / f"parquet-{next(self._numbers)}"
         schema = columns_ddl(EXPORTED)
@@ -280,10 +294,12 @@ def main() -> None:
         job = Job(told, Path(scratch))
         for load in told["loads"]:
             try:
-                found: dict[str, Any] = job.run(load)
+                found: dict[str, dict[str, Any]] = job.run(load)
             except Exception as error:
-                found = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
-            print(json.dumps({"load": load["name"]} | found), flush=True)
+                told_error = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
+                found = dict.fromkeys(load, told_error)
+            for side, figures in found.items():
+                print(json.dumps({"load": load[side]["name"], "side": side} | figures), flush=True)
 
 
 if __name__ == "__main__":
