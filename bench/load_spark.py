@@ -47,6 +47,7 @@ class By(StrEnum):
     CHECKS = "checks"
 
 
+GROWTH = "spark growth"
 LARGE_BATCH = 250_000
 SMALL_BATCH = 16_000
 """What Kafka's own producer fills by default (`batch.size`); librdkafka's come up to a megabyte."""
@@ -79,6 +80,15 @@ class SparkLoad:
     @property
     def reads(self) -> bool:
         return self.kind is not Kind.SINK
+
+    @property
+    def against_itself(self) -> bool:
+        """Whether both sides are Braid's."""
+        return self.kafka_by is not By.CONNECTOR
+
+    @property
+    def grows(self) -> bool:
+        return self.group == GROWTH
 
     def plain(self, side: str) -> dict[str, Any]:
         """What the job of one side needs to know."""
@@ -298,7 +308,7 @@ def _growth(size: SparkSize) -> list[SparkLoad]:
     return [
         SparkLoad(
             f"Spark batch read of {rows:,} rows of 100 B, uncompressed, every value",
-            "spark growth",
+            GROWTH,
             Kind.VALUES,
             100,
             rows,

@@ -26,10 +26,12 @@ from typing import Any
 import pyspark
 from rich.console import Console
 
+from braidmq.client import Admin
+
 from . import plot, report, spark_connector
 from .braid import Braid
 from .kafka import KafkaUnavailableError
-from .load_spark import FULL, QUICK, By, Kind, SparkLoad, loads
+from .load_spark import FULL, QUICK, Kind, SparkLoad, loads
 from .machine import describe
 from .metric import CPU_PER_MILLION_ROWS, MEMORY_PEAK, Figures, Metric
 from .results import Results
@@ -85,32 +87,45 @@ def _run(chosen: list[SparkLoad], rounds: int, jars: list[Path], scratch: Path) 
     broker = Braid(scratch / "broker")
     broker.start()
     try:
-        for load in {load.source: load for load in chosen if load.reads}.values():
-            print(f"filling {load.source}", flush=True)
-            fill(broker.bootstrap, load.source, load.rows, load.value_bytes, load.codec, load.batch_bytes)
-        for number in range(rounds):
-            print(f"round {number + 1} of {rounds}", flush=True)
-            for sides, mine in _jobs(number, chosen, with_connector=bool(jars)):
-                for load, side, found in _job(sides, mine, broker, jars, scratch):
-                    results.add(load.name, load.group, side, found)
-                broker.check_alive()
+        for mine in _phases(chosen):
+            with _topics(broker, mine):
+                for number in range(rounds):
+                    print(f"round {number + 1} of {rounds}", flush=True)
+                    for sides in _turns(number, mine, with_connector=bool(jars)):
+                        for load, side, found in _job(sides, mine, broker, jars, scratch):
+                            results.add(load.name, load.group, side, found)
+                        broker.check_alive()
     finally:
         broker.stop()
     return results
 
 
-def _jobs(
-    number: int, chosen: list[SparkLoad], with_connector: bool
-) -> Iterator[tuple[tuple[str, ...], list[SparkLoad]]]:
-    """What runs in one process: the loads of one side, or of both where Braid is measured against itself."""
-    peer = [load for load in chosen if load.kafka_by is By.CONNECTOR]
-    own = [load for load in chosen if load.kafka_by is not By.CONNECTOR]
+def _phases(chosen: list[SparkLoad]) -> list[list[SparkLoad]]:
+    """Loads whose topics are there at the same time: all of them would be more than the page cache holds."""
+    phases: dict[tuple[bool, bool], list[SparkLoad]] = {}
+    for load in chosen:
+        phases.setdefault((load.against_itself, load.grows), []).append(load)
+    return list(phases.values())
+
+
+@contextmanager
+def _topics(broker: Braid, mine: list[SparkLoad]) -> Iterator[None]:
+    sources = {load.source: load for load in mine if load.reads}
+    for load in sources.values():
+        print(f"filling {load.source}", flush=True)
+        fill(broker.bootstrap, load.source, load.rows, load.value_bytes, load.codec, load.batch_bytes)
+    yield
+    with Admin(broker.bootstrap) as admin:
+        for name in sources:
+            admin.delete_topic(name)
+
+
+def _turns(number: int, mine: list[SparkLoad], with_connector: bool) -> list[tuple[str, ...]]:
+    """The sides that share a process, one process after the other."""
     sides = SIDES if number % 2 == 0 else SIDES[::-1]
-    for side in sides:
-        if peer and (side == "braid" or with_connector):
-            yield (side,), peer
-    if own:
-        yield sides, own
+    if mine[0].against_itself:
+        return [sides]
+    return [(side,) for side in sides if side == "braid" or with_connector]
 
 
 def _job(

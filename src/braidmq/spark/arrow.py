@@ -18,7 +18,8 @@ from braidmq.wire.compress import Buffer, Codec, inflate
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, INFLATED_BYTES_MAX, BatchHeader, parse_header
 
-ROWS_MAX = 8192
+ROWS_MAX = 16_384
+"""Half as many cost our workers a tenth more for records of 100 bytes; twice as many save nothing further."""
 CONTENT_BYTES = 2 * 1024 * 1024
 """Room for the values of one Arrow batch: enough to amortise the way to the JVM, few enough for the cache."""
 SMALL_BYTES = 64 * 1024
