@@ -55,6 +55,8 @@ def extension(name: str) -> Extension:
         depends=[source.replace(".py", ".pxd")],
         # Debug symbols make it five times as large; -O3 makes wide moves of loops that copy bytes.
         extra_compile_args=["-g0", "-O3"],
+        # A compiler left to itself does not inline what is called six times a record: a fifth of the time.
+        define_macros=[("CYTHON_INLINE", "inline __attribute__((always_inline))")],
         optional=True,
     )
 

@@ -67,9 +67,11 @@ METHOD = """## How it was measured
   measured, or 4 s where it has met the like before. Batches are read by `braidmq.spark.read`, which leaves
   out what a query does not use: *count* is `df.count()`, *every value* adds up the lengths of all values, and
   *every value and all other columns* does so by `format("braid")`, which leaves out nothing. The connector
-  always reads everything. Reads go over the network unless they say localLog,
-  whose other column is Braid's network path. A source that reads nothing (`bench/spark_floor.py`)
-  hands a few batches to Spark over and over: the most that `read` can reach. Values
+  always reads everything. Reads go over the network unless they say localLog: there the other column is
+  Braid's network path, and the two take turns, seven runs of each, in one process and over more rows. A
+  source that reads nothing (`bench/spark_floor.py`) hands a few batches to Spark over and over: the most that
+  `read` can reach. One that only checks does so too, after it has checked the CRC of every batch on the
+  local disk: the most that a local log can reach. Values
   read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
   says so 16 KB, the default of Kafka's producer. *To Parquet* is `braidmq.spark.export` (synced) against the
   connector and Spark's own writer, the same four columns in snappy; *to Parquet by Spark* has Spark's writer

@@ -180,7 +180,7 @@ class BytesRoom:
     def __init__(self, rows_max: int, content_bytes: int) -> None:
         self._ends = pa.allocate_buffer(4 * (rows_max + 1))
         self._content = pa.allocate_buffer(content_bytes)
-        self._valid = bytearray(rows_max // 8 + 1)
+        self._valid = bytearray(b"\xff") * (rows_max // 8 + 1)
         memoryview(self._ends).cast("B").cast("i")[0] = 0
         self.column = kernel.BytesColumn(*self._views())
 
@@ -199,7 +199,7 @@ class BytesRoom:
             rows_max = 2 * (taken + rows)
             self._ends = pa.allocate_buffer(4 * (rows_max + 1))
             memoryview(self._ends).cast("B")[: 4 * (taken + 1)] = ends.cast("B")[: 4 * (taken + 1)]
-            self._valid = bytearray(rows_max // 8 + 1)
+            self._valid = bytearray(b"\xff") * (rows_max // 8 + 1)
             self._valid[: len(valid)] = valid
         self.column.move(*self._views())
 

@@ -7,7 +7,7 @@ ctypedef (Py_ssize_t, long long, long long, Py_ssize_t, Py_ssize_t, Py_ssize_t, 
 
 cdef int RECORD_BYTES_MIN, BATCH_HEADER_BYTES, CODEC_BITS, APPEND_TIME_BIT
 cdef int INT32_SHIFT_MAX, INT64_SHIFT_MAX
-cdef long long INT64_MAX, INT64_MIN
+cdef long long INT64_MAX, INT64_MIN, TIMESTAMP_MS_MAX
 cdef span_t BAD_SPAN
 
 @cython.locals(start="const unsigned char*", end=Py_ssize_t, index=Py_ssize_t, span=span_t)
@@ -81,8 +81,11 @@ cdef list _decode_headers(bytes payload, const unsigned char* view, Py_ssize_t a
 
 cdef Py_ssize_t _past(Py_ssize_t at, long long length, long long length_min, Py_ssize_t end) noexcept
 
-@cython.locals(raw=cython.ulonglong, byte=cython.ulonglong, shift=cython.int)
+@cython.locals(raw=cython.ulonglong)
 cdef inline (long long, Py_ssize_t) _varint(const unsigned char* view, Py_ssize_t at, Py_ssize_t end, int shift_max) noexcept
+
+@cython.locals(raw=cython.ulonglong, byte=cython.ulonglong, shift=cython.int)
+cdef (long long, Py_ssize_t) _long_varint(const unsigned char* view, Py_ssize_t at, Py_ssize_t end, int shift_max) noexcept
 
 @cython.locals(raw=cython.ulonglong)
 cdef int _put_varint(bytearray out, long long value) except -1

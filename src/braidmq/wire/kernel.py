@@ -43,6 +43,7 @@ INT32_SHIFT_MAX = 28
 INT64_SHIFT_MAX = 63
 INT64_MAX = 9223372036854775807
 INT64_MIN = -INT64_MAX - 1
+TIMESTAMP_MS_MAX = INT64_MAX // 1000
 BAD_SPAN: Span = (-1, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -89,8 +90,8 @@ def decode_records(
 class BytesColumn:
     """Byte strings one behind the other as Arrow lays them out: where each ends, their bytes, a bit for each.
 
-    The buffers belong to the caller, who has set `ends[0]` and all of `valid` to zero. What does not fit is
-    not written: the loops below stop in front of the record that has no room.
+    The buffers belong to the caller, who has set `ends[0]` to zero and all bits of `valid` to one. What does
+    not fit is not written: the loops below stop in front of the record that has no room.
     """
 
     def __init__(self, ends: memoryview, content: memoryview, valid: memoryview) -> None:
@@ -338,7 +339,7 @@ def _scan(view: Buffer, at: int, end: int) -> Span:
     if at < 0:
         return BAD_SPAN
     headers, headers_at = _varint(view, at, end, INT32_SHIFT_MAX)
-    if headers_at < 0 or _skip_headers(view, headers_at, end, headers) != end:
+    if (headers or headers_at != end) and _skip_headers(view, headers_at, end, headers) != end:
         return BAD_SPAN
     return end, timestamp_delta, offset_delta, key_at, key_bytes, value_at, value_bytes, headers_at, headers
 
@@ -390,6 +391,11 @@ def _varint(view: Buffer, at: int, end: int, shift_max: int) -> tuple[int, int]:
     if at + 1 < end and view[at + 1] < 128:
         raw = view[at] & 127 | view[at + 1] << 7
         return (raw >> 1) ^ -(raw & 1), at + 2
+    return _long_varint(view, at, end, shift_max)
+
+
+def _long_varint(view: Buffer, at: int, end: int, shift_max: int) -> tuple[int, int]:
+    """Apart from the short ones, which a compiler then puts where they are read."""
     raw = 0
     shift = 0
     while at < end and shift <= shift_max:
@@ -448,8 +454,8 @@ def _put_column(column: BytesColumn, row: int, view: Buffer, at: int, length: in
     if length >= 0:
         _copy(column.content, column.used, view, at, length)
         column.used += length
-        column.valid[row >> 3] |= 1 << (row & 7)
     else:
+        column.valid[row >> 3] &= ~(1 << (row & 7))
         column.nulls += 1
     column.ends[row + 1] = column.used
     column.rows = row + 1
@@ -471,9 +477,9 @@ def _same(view: Buffer, at: int, wanted: Buffer, size: int) -> bool:
 
 def _to_us(timestamp_ms: int) -> int:
     """Microseconds, held at the ends of 64 bits: a forged time must not become another one."""
-    if timestamp_ms > INT64_MAX // 1000:
+    if timestamp_ms > TIMESTAMP_MS_MAX:
         return INT64_MAX
-    if timestamp_ms < -(INT64_MAX // 1000):
+    if timestamp_ms < -TIMESTAMP_MS_MAX:
         return INT64_MIN
     return timestamp_ms * 1000
 

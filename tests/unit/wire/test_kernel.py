@@ -222,7 +222,7 @@ class Columns:
 
     def column(self, rows: int) -> tuple[Any, memoryview, memoryview, bytearray]:
         ends, content = memoryview(bytearray(4 * (rows + 1))).cast("i"), memoryview(bytearray(self.BYTES))
-        valid = bytearray(rows // 8 + 1)
+        valid = bytearray(b"\xff") * (rows // 8 + 1)
         return self._kernel.BytesColumn(ends, content, memoryview(valid)), ends, content, valid
 
     def decode(self, payload: bytes, count: int, first: int, end: int) -> list[Any]:
