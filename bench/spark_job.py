@@ -33,8 +33,8 @@ SINK_PARTITIONS = 8
 EXPORTED = ("value", "partition", "offset", "timestamp")
 WARM_UP_BATCHES = 5
 WARM_UP_SECONDS = 20.0
-"""Before the first load of a kind: on two cores the JVM's compilers are busy that long. By time, since who
-has the shorter runs would otherwise be measured with more of that."""
+"""Before the first load of a kind with values of a size: on two cores the JVM's compilers are busy that long.
+By time, since who has the shorter runs would otherwise be measured with more of that."""
 WARM_UP_RUNS = 5
 WARM_UP_SECONDS_AGAIN = 4.0
 
@@ -106,7 +106,7 @@ class Job:
         self._bootstrap = told["bootstrap"]
         self._scratch = scratch
         self._tree = Tree()
-        self._warm: set[str] = set()
+        self._warm: set[tuple[str, int]] = set()
         self._numbers = iter(range(1_000_000))
         settings = {"spark.jars": told["jars"]} if told["jars"] else {}
         settings |= {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
@@ -156,8 +156,9 @@ class Job:
         first = next(iter(sides.values()))
         if first["repeats"] == 1:
             return
-        is_new = first["kind"] not in self._warm
-        self._warm.add(first["kind"])
+        met = (first["kind"], first["value_bytes"])
+        is_new = met not in self._warm
+        self._warm.add(met)
         runs_min, seconds = (WARM_UP_RUNS, WARM_UP_SECONDS) if is_new else (1, WARM_UP_SECONDS_AGAIN)
         runs, spent = 0, 0.0
         while runs < runs_min or spent < seconds * len(sides):
