@@ -64,9 +64,9 @@ METHOD = """## How it was measured
 - Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
   through Braid (the column Braid) and through Spark's own Kafka connector (column Kafka), each
   in a process of its own; 20 s of runs that do not count come first, so that the JVM has compiled what is
-  measured, or 4 s where it has met the like with values as large. Batches are read by `braidmq.spark.read`, which leaves
-  out what a query does not use: *count* is `df.count()`, *every value* adds up the lengths of all values, and
-  *every value and all other columns* does so by `format("braid")`, which leaves out nothing. The connector
+  measured, or 4 s where it has met the like with values as large. Batches are read by `braidmq.spark.read`,
+  which leaves out what a query does not use: *count* is `df.count()`, *every value* adds up the lengths of all values,
+  and *every value and all other columns* does so by `format("braid")`, which leaves out nothing. The connector
   always reads everything. Reads go over the network unless they say localLog: there the other column is
   Braid's network path, and the two take turns, seven runs of each, in one process and over more rows. A
   source that reads nothing (`bench/spark_floor.py`) hands a few batches to Spark over and over: the most that
