@@ -61,23 +61,23 @@ METHOD = """## How it was measured
   all was read.
 - Idle members: 100 in a group (group.protocol=consumer), a connection each; CPU and RSS after they have
   settled. A member that is refused or forgotten would fail the load.
-- Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8 partitions),
-  through Braid (the column Braid) and through Spark's own Kafka connector (column Kafka), each
+- Spark (`scripts/bench-spark`): the same Spark, the same Braid broker and topics (flush=async, 8
+  partitions), through Braid (the column Braid) and through Spark's own Kafka connector (column Kafka), each
   in a process of its own; 20 s of runs that do not count come first, so that the JVM has compiled what is
   measured, or 4 s where it has met the like with values as large. Batches are read by `braidmq.spark.read`,
-  which leaves out what a query does not use: *count* is `df.count()`, *every value* adds up the lengths of all values,
-  and *every value and all other columns* does so by `format("braid")`, which leaves out nothing. The connector
-  always reads everything. Reads go over the network unless they say localLog: there the other column is
-  Braid's network path, and the two take turns, seven runs of each, in one process and over more rows. A
-  source that reads nothing (`bench/spark_floor.py`) hands a few batches to Spark over and over: the most that
-  `read` can reach. One that only checks does so too, after it has checked the CRC of every batch on the
-  local disk: the most that a local log can reach. Values
-  read are orders in JSON, no two alike, in record batches of 250 KB, which suits the connector, or where it
-  says so 16 KB, the default of Kafka's producer. *To Parquet* is `braidmq.spark.export` (synced) against the
-  connector and Spark's own writer, the same four columns in snappy; *to Parquet by Spark* has Spark's writer
-  on both sides. Parquet by date is `braid lake archive` (all columns, synced, committed) against the
-  connector and Spark's writer, both zstd. Braid's sink is measured at least once, as the connector
-  writes, and exactly once. CPU and memory are those of driver, JVM and Python workers together.
+  which leaves out what a query does not use: *count* is `df.count()`, *every value* adds up the lengths of
+  all values, and *every value and all other columns* does so by `format("braid")`, which leaves out
+  nothing. The connector always reads everything. Reads go over the network unless they say localLog: there
+  the other column is Braid's network path, and the two take turns, seven runs of each, in one process and
+  over more rows. A source that reads nothing (`bench/spark_floor.py`) hands a few batches to Spark over and
+  over: the most that `read` can reach. One that only checks does so too, after it has checked the CRC of
+  every batch on the local disk: the most that a local log can reach. Values read are orders in JSON, no two
+  alike, in record batches of 250 KB, which suits the connector, or where it says so 16 KB, the default of
+  Kafka's producer. *To Parquet* is `braidmq.spark.export` (synced) against the connector and Spark's own
+  writer, the same four columns in snappy; *to Parquet by Spark* has Spark's writer on both sides. Parquet
+  by date is `braid lake archive` (all columns, synced, committed) against the connector and Spark's writer,
+  both zstd. Braid's sink is measured at least once, as the connector writes, and exactly once. CPU and
+  memory are those of driver, JVM and Python workers together.
 - Topics are new for each measurement, and each partition gets its first batches before the clock runs.
 """
 
