@@ -120,9 +120,7 @@ def test_batches_sent_while_the_coordinator_is_asked_keep_their_order(tmp_path: 
     run(tmp_path, story)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "code"), [(OLD, ErrorCode.INVALID_TXN_STATE), (NEW, ErrorCode.NONE)]
-)
+@pytest.mark.parametrize(("protocol", "code"), [(OLD, ErrorCode.INVALID_TXN_STATE), (NEW, ErrorCode.NONE)])
 def test_a_batch_outside_of_any_transaction_is_refused_where_the_client_announces_partitions(
     tmp_path: Path, protocol: int, code: ErrorCode
 ) -> None:

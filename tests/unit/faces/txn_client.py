@@ -62,9 +62,7 @@ class Client:
 
     async def init(self, timeout_ms: int = 60_000, **rest: object) -> ErrorCode:
         """Asks for as long as a transaction before is being ended, as clients do."""
-        request = InitProducerIdRequest(
-            transactional_id=self.name, transaction_timeout_ms=timeout_ms, **rest
-        )
+        request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=timeout_ms, **rest)
         for _ in range(200):
             answer = await self.one.ask(request, InitProducerIdResponse)
             if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -201,5 +199,3 @@ async def offset_of(one: Speaker, stable: bool = False) -> OffsetFetchResponsePa
     )
     request = OffsetFetchRequest(groups=[group], require_stable=stable)
     return (await one.ask(request, OffsetFetchResponse, 9)).groups[0].topics[0].partitions[0]
-
-

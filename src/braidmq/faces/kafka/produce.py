@@ -128,7 +128,6 @@ class ProduceHandler:
             code, f"there is no topic {(name or '')[:60]!r} here; create it, or refresh the metadata"
         )
 
-
     def _append(
         self,
         topic: Topic,
