@@ -253,7 +253,8 @@ def _streams(size: SparkSize) -> list[SparkLoad]:
 def _local(size: SparkSize) -> list[SparkLoad]:
     """Here the other side is Braid's own network path, and the two take turns.
 
-    After each kind of read comes what there is to win in it: a source that only checks what lies there.
+    After each kind of read comes what there is to win in it: a source that only checks what lies there, and
+    one that reads nothing at all.
     """
     return [
         SparkLoad(
@@ -280,6 +281,7 @@ def _local(size: SparkSize) -> list[SparkLoad]:
         for how, by, group, metric in (
             ("localLog", By.READ, "spark local log", LOCAL_ROWS),
             ("source that only checks", By.CHECKS, "spark floor", ROWS_HANDED_OVER),
+            ("source that reads nothing", By.FLOOR, "spark floor", ROWS_HANDED_OVER),
         )
         if by is By.READ or kind is not Kind.COUNT
     ]

@@ -59,13 +59,18 @@ class Orders:
         return seal_batch(plain, self._count, TIMESTAMP_MS, TIMESTAMP_MS, codec=codec)
 
 
+def apart(chance: random.Random, count: int, value_bytes: int) -> list[Orders]:
+    """Batches to be written one after the other, again and again."""
+    return [Orders(chance, count, value_bytes) for _ in range(APART_BYTES // (count * value_bytes))]
+
+
 def fill(bootstrap: str, topic: str, rows: int, value_bytes: int, codec: str, batch_bytes: int) -> None:
     """So many rows over all partitions; values are orders in JSON."""
     with Admin(bootstrap) as admin:
         admin.create_topic(topic, PARTITIONS, configs={"flush": "async", "retention.ms": "-1"})
     chance = random.Random(7)
     each = max(1, min(batch_bytes // value_bytes, rows // PARTITIONS))
-    kinds = [Orders(chance, each, value_bytes) for _ in range(APART_BYTES // batch_bytes)]
+    kinds = apart(chance, each, value_bytes)
     with Cluster(bootstrap) as cluster:
         sender = BatchSender(cluster, acks=Acks.LEADER)
         for turn, first in enumerate(range(0, rows, each)):

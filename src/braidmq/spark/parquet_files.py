@@ -70,6 +70,16 @@ def written_by_tasks(
     return sorted(Written(row.file, row.rows) for row in found)
 
 
+def parquet_writer(where: Path | pa.NativeFile, columns: tuple[str, ...], codec: str) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        where,
+        arrow_schema(columns),
+        compression=codec,
+        use_dictionary=[each for each in REPEATING if each.partition(".")[0] in columns],
+        write_statistics=[each for each in SEARCHED if each in columns],
+    )
+
+
 class GroupedFile:
     """A Parquet file under construction; rows are collected until they make a row group."""
 
@@ -77,13 +87,7 @@ class GroupedFile:
         self.path = path
         self.rows = 0
         self._schema = arrow_schema(columns)
-        self._writer = pq.ParquetWriter(
-            path,
-            self._schema,
-            compression=codec,
-            use_dictionary=[each for each in REPEATING if each.partition(".")[0] in columns],
-            write_statistics=[each for each in SEARCHED if each in columns],
-        )
+        self._writer = parquet_writer(path, columns, codec)
         self._collected: list[pa.RecordBatch] = []
         self._bytes = 0
 
