@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from braidmq.client.consumer import Consumer, Message
 
 LAST_COUNT = 10
+FURTHER_BACK = 8
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 Formatter = Callable[["Message"], str]
 
@@ -73,10 +75,13 @@ def tail(
         elif offset is not None:
             consumer.assign(topic, ends, _parse_offset(offset))
         else:
-            _print(iter(_last(consumer, topic, ends, count or LAST_COUNT)), show)
+            firsts = _edges(cluster, topic, ends, "earliest")
+            _print(iter(_last(consumer, topic, firsts, ends, count or LAST_COUNT)), show)
             if not follow:
                 return
             count = None
+            for index, end in ends.items():
+                consumer.seek(topic, index, end)
         _print(_read(consumer, topic, None if follow else ends, count), show)
 
 
@@ -92,12 +97,15 @@ def _check_topic(cluster: Cluster, topic: str, partitions: list[int] | None) -> 
 
 def _ends(cluster: Cluster, topic: str, partitions: list[int] | None) -> dict[int, int]:
     """The end offset of every partition to be read."""
+    return _edges(cluster, topic, partitions or range(cluster.partition_count(topic)), "latest")
+
+
+def _edges(cluster: Cluster, topic: str, partitions: Iterable[int], edge: str) -> dict[int, int]:
     from braidmq.client.cluster import TopicPartition
-    from braidmq.client.consumer import Start
     from braidmq.client.offsets import list_offsets
 
-    chosen = partitions or range(cluster.partition_count(topic))
-    found = list_offsets(cluster, {TopicPartition(topic, index): int(Start.LATEST) for index in chosen})
+    at_edge = _parse_offset(edge)
+    found = list_offsets(cluster, {TopicPartition(topic, index): at_edge for index in partitions})
     return {at.partition: spot.offset for at, spot in found.items()}
 
 
@@ -111,12 +119,34 @@ def _parse_offset(text: str) -> int:
     return int(text)
 
 
-def _last(consumer: Consumer, topic: str, ends: dict[int, int], count: int) -> list[Message]:
-    """The youngest `count` records over all partitions, oldest first."""
-    for partition, end in ends.items():
-        consumer.assign(topic, [partition], max(0, end - count))
-    messages = list(_read(consumer, topic, ends, None))
-    messages.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
+def _last(
+    consumer: Consumer, topic: str, firsts: dict[int, int], ends: dict[int, int], count: int
+) -> list[Message]:
+    """The youngest `count` records over all partitions, oldest first.
+
+    Not every offset is a record: transactions end with one that is not, and compaction takes some. So where
+    too few were found it looks further back.
+    """
+    found: dict[int, deque[Message]] = {}
+    wanted, span = dict(ends), count
+    while wanted:
+        starts = {partition: max(firsts[partition], end - span) for partition, end in wanted.items()}
+        for partition, start in starts.items():
+            consumer.assign(topic, [partition], start)
+            found[partition] = deque(maxlen=count)
+        for message in _read(consumer, topic, ends, None):
+            if message.partition in wanted:
+                found[message.partition].append(message)
+        wanted = {
+            partition: end
+            for partition, end in wanted.items()
+            if len(found[partition]) < count and starts[partition] > firsts[partition]
+        }
+        span *= FURTHER_BACK
+    messages = sorted(
+        (message for some in found.values() for message in some),
+        key=lambda message: (message.timestamp_ms, message.partition, message.offset),
+    )
     return messages[-count:]
 
 

@@ -57,7 +57,7 @@ def create(
 
 @app.command("list")
 def list_(as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """List topics with their partitions and records."""
+    """List topics with their partitions and records, counted by offsets: ends of transactions have one."""
     from braidmq.client.admin import Admin
 
     with Admin(bootstrap) as admin:
@@ -76,6 +76,8 @@ def list_(as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
 @app.command()
 def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
     """Show a topic's partitions, offsets and options.
+
+    Records are counted by their offsets, of which the ends of transactions have one each.
 
     Examples:
     braid topic describe orders --json

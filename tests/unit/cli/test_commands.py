@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from braidmq.cli import main
@@ -124,6 +125,22 @@ def test_send_and_tail_carry_keys_headers_and_partitions(braid: Braid, new_topic
     assert braid("tail", topic, "--format", "value") == "one\ntwo\n"
     line = braid("tail", topic, "-n", "1").split(" ", 1)[1]
     assert line == f"{topic}-1@1 key=table 7 till=2 two\n"
+
+
+def test_tail_counts_records_and_not_the_ends_of_transactions(
+    braid: Braid, new_topic: NewTopic, bootstrap: str
+) -> None:
+    """O1: the last records, however many offsets lie behind them that hold none."""
+    topic = new_topic(partitions=1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    for number in range(20):
+        producer.begin_transaction()
+        producer.produce(topic, str(number).encode())
+        producer.commit_transaction()
+    assert braid("tail", topic, "-n", "1", "--format", "value") == "19\n"
+    assert braid("tail", topic, "-n", "15", "--format", "value").split() == [*map(str, range(5, 20))]
+    assert braid("tail", topic, "-n", "99", "--format", "value").split() == [*map(str, range(20))]
 
 
 def test_send_reads_lines_of_files_and_whole_files(braid: Braid, new_topic: NewTopic, tmp_path: Path) -> None:
