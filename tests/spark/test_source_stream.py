@@ -137,8 +137,8 @@ def test_positions_and_lag_are_there_for_others_to_see(
     with Groups(bootstrap) as groups:
         assert groups.committed(f"{topic}-readers") == {TopicPartition(topic, 0): 10}
     progress = [json.loads(each.json) for each in run.recentProgress]
-    assert [each["sources"][0]["endOffset"] for each in progress[:3]] == [
-        {topic: {"0": end}} for end in (4, 8, 10)
+    assert [each["sources"][0]["endOffset"][topic] for each in progress[:3]] == [
+        {"0": end} for end in (4, 8, 10)
     ]
     assert [lag(each)[TopicPartition(topic, 0)] for each in progress[:3]] == [6, 2, 0]
     assert lag(run.lastProgress) == {TopicPartition(topic, 0): 0}
@@ -161,7 +161,7 @@ def test_a_stream_that_lost_records_fails_unless_told_otherwise(
     stream.run(topic, failOnDataLoss="false")
     fill(topic, numbers(60, 62))
     stream.run(topic, failOnDataLoss="false")
-    assert [batch for batch in stream.batches if batch] == [numbers(0, 10), numbers(60, 62)]
+    assert [batch for batch in stream.batches if batch] == [numbers(0, 10), numbers(50, 53), numbers(60, 62)]
 
 
 def test_a_batch_waits_until_it_is_worth_it(stream: Stream, new_topic: NewTopic, fill: Fill) -> None:

@@ -18,23 +18,32 @@ class RecordsLost(RuntimeError):
     """Offsets from `first` on, and before `end`, cannot be read any more."""
 
     def __init__(
-        self, at: TopicPartition, first: int, end: int, begins: int | None = None, ends: int | None = None
+        self,
+        at: TopicPartition,
+        first: int,
+        end: int,
+        begins: int | None = None,
+        ends: int | None = None,
+        made_anew: bool = False,
     ) -> None:
         """`begins` and `ends` are the partition's now, where they say what happened."""
+        why = "The topic was deleted and made again"
+        if not made_anew:
+            why = "Retention has removed them, or the topic was deleted and made again"
         where = f"; the partition now begins at {begins}" if begins is not None else ""
         where += f"; the partition now ends at {ends}" if ends is not None else ""
         super().__init__(
-            f"{at}: records from offset {first} on were to be read and are gone{where}. Retention has removed"
-            f" them, or the topic was deleted and made again. {ADVICE}"
+            f"{at}: records from offset {first} on were to be read and are gone{where}. {why}. {ADVICE}"
         )
         self.at = at
         self.first = first
         self.end = end
         self.begins = begins
         self.ends = ends
+        self.made_anew = made_anew
 
-    def __reduce__(self) -> tuple[type[RecordsLost], tuple[TopicPartition, int, int, int | None, int | None]]:
-        return RecordsLost, (self.at, self.first, self.end, self.begins, self.ends)
+    def __reduce__(self) -> tuple[type[RecordsLost], tuple[object, ...]]:
+        return RecordsLost, (self.at, self.first, self.end, self.begins, self.ends, self.made_anew)
 
 
 def report_loss(lost: RecordsLost, fail: bool) -> None:

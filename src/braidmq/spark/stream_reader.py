@@ -1,9 +1,12 @@
 """Streams: offsets are planned on the driver for each micro-batch, and written to Spark's checkpoint as JSON.
 
-The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read. When
-Spark asks what is new since `start`, everything before `start` has been processed and recorded, so that is
-the moment to publish positions (`commit` comes a batch later, and never for the last one of an available-now
-run).
+The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read. Under
+the empty name, which no topic has, stand the ids of the topics: one that was deleted and made again has
+another, and offsets of the old one say nothing about it.
+
+When Spark asks what is new since `start`, everything before `start` has been processed and recorded, so that
+is the moment to publish positions (`commit` comes a batch later, and never for the last one of an
+available-now run).
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from braidmq.spark.told import told
 NO_LIMIT = 2**62
 """A limit that does not bind: with none at all Spark asks for everything at once."""
 
-Json = dict[str, dict[str, int]]
+Json = dict[str, dict[str, Any]]
+IDS = ""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,7 +62,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told()
     def initialOffset(self) -> Json:  # noqa: N802
         some = self._refresh(Missing.IS_AN_ERROR).partitions
-        return to_json(positions.resolve(self._connected(), self.query, some, self.query.start, "starting"))
+        return self._to_json(
+            positions.resolve(self._connected(), self.query, some, self.query.start, "starting")
+        )
 
     @told()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -77,19 +83,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told()
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        known = from_json(start)
         if self._target is None:
             self._ends = self._latest(self._refresh().partitions)
             self._target = self._ends if self._ends_now else None
-        self._publish(known)
-        ends = self._ends
+        known, ends = self._still_meant(start, self._ids()), self._ends
         begins = self._starts(known, ends)
+        self._publish(known)
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and self._pace.waits(begins, ends):
                 return start
             ends = limits.limited(self._connected(), self.query, begins, ends)
         # A new partition comes in with its first record: before that it would only make an empty batch.
-        return to_json({at: end for at, end in ends.items() if at in known or end > begins[at]})
+        return self._to_json({at: end for at, end in ends.items() if at in known or end > begins[at]})
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
@@ -97,12 +102,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        begins, ends = from_json(start), from_json(end)
+        begins, ends = self._still_meant(start, end.get(IDS, {})), from_json(end)
         if not ends.keys() <= self._topology.leaders.keys():
             # After a restart Spark plans the batch that was under way before it asks for anything new.
             self._refresh()
-        for at in ends.keys() - self._topology.leaders.keys():
-            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at))
+        anew = _made_anew(end, self._ids())
+        for at in [at for at in ends if at not in self._topology.leaders or at.topic in anew]:
+            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at), made_anew=at.topic in anew)
             report_loss(lost, self.query.fail_on_data_loss)
         starts = self._starts(begins, ends)
         splits = plan(self._connected(), self.query, starts, ends, self._directories)
@@ -131,6 +137,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known != self._topology:
             self._directories = directories(self._connected(), self.query, self._topology)
         return self._topology
+
+    def _ids(self) -> dict[str, str]:
+        return {topic: found.hex() for topic, found in self._topology.topic_ids.items()}
+
+    def _to_json(self, offsets: Offsets) -> Json:
+        written, ids = to_json(offsets), self._ids()
+        known = {topic: ids[topic] for topic in written if topic in ids}
+        return written | ({IDS: known} if known else {})
+
+    def _still_meant(self, start: Json, ids: Mapping[str, str]) -> Offsets:
+        """The offsets of `start`, without those of topics that were made anew.
+
+        Such a topic begins at its first record. What the one before it held after `start` is lost, if it held
+        anything: nobody can tell any more.
+        """
+        anew = _made_anew(start, ids)
+        offsets = from_json(start)
+        for at in [at for at in offsets if at.topic in anew]:
+            offset = offsets.pop(at)
+            report_loss(RecordsLost(at, offset, offset, made_anew=True), self.query.fail_on_data_loss)
+        return offsets
 
     def _latest(self, some: list[TopicPartition]) -> Offsets:
         return positions.edges(self._connected(), some, Start.LATEST, self.query.isolation)
@@ -185,6 +212,11 @@ class RefusedStream(DataSourceStreamReader):
         raise self.reason
 
 
+def _made_anew(written: Json, ids: Mapping[str, str]) -> set[str]:
+    """The topics that are known to have other ids than they had; older checkpoints and brokers know none."""
+    return {topic for topic, before in written.get(IDS, {}).items() if ids.get(topic, before) != before}
+
+
 def to_json(offsets: Mapping[TopicPartition, int]) -> Json:
     """As Spark writes it to the checkpoint."""
     found: Json = {}
@@ -193,9 +225,10 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> Json:
     return found
 
 
-def from_json(written: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_json(written: Mapping[str, Mapping[str, Any]]) -> Offsets:
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in written.items()
+        if topic != IDS
         for partition, offset in partitions.items()
     }

@@ -15,7 +15,7 @@ from braidmq.spark.loss import RecordsLost
 from braidmq.spark.positions import TopicMissing
 from braidmq.spark.query import parse_query
 from braidmq.spark.splits import Task
-from braidmq.spark.stream_reader import StreamReader
+from braidmq.spark.stream_reader import IDS, Json, StreamReader
 
 NewTopic = Callable[..., str]
 MakeReader = Callable[..., StreamReader]
@@ -49,7 +49,12 @@ def make_anew(bootstrap: str, topic: str, count: int) -> None:
     send(bootstrap, topic, count)
 
 
-def rows(reader: StreamReader, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> int:
+def offsets(written: Json) -> Json:
+    """Without the ids of topics."""
+    return {topic: partitions for topic, partitions in written.items() if topic != IDS}
+
+
+def rows(reader: StreamReader, start: Json, end: Json) -> int:
     planned = reader.partitions(start, end)
     return sum(batch.num_rows for task in planned if isinstance(task, Task) for batch in reader.read(task))
 
@@ -68,14 +73,55 @@ def test_what_is_available_now_is_never_less_than_where_a_query_begins(
     end = stream.latestOffset(start, EVERYTHING)
     send(bootstrap, topic, 5)
 
-    assert start == end == {topic: {"0": 15}}
+    assert start == end
+    assert offsets(end) == {topic: {"0": 15}}
     assert stream.latestOffset(end, EVERYTHING) == end
 
 
-def test_a_topic_that_was_made_anew_is_gone_on_with_from_its_end(
+@pytest.mark.parametrize("count", [4, 10, 25])
+def test_a_topic_that_was_made_anew_is_known_by_its_id(
+    bootstrap: str, new_topic: NewTopic, reader: MakeReader, count: int
+) -> None:
+    """S2: a loss, also where it is as long as the old one or longer; failOnDataLoss=false reads all of it."""
+    topic = new_topic()
+    send(bootstrap, topic, 10)
+    old = reader(subscribe=topic).initialOffset() | {topic: {"0": 10}}
+    make_anew(bootstrap, topic, count)
+
+    with pytest.raises(
+        RecordsLost, match=r"from offset 10 on .* gone\. The topic was deleted and made again"
+    ):
+        reader(subscribe=topic).latestOffset(old, EVERYTHING)
+    stream = reader(subscribe=topic, failOnDataLoss="false")
+    end = stream.latestOffset(old, EVERYTHING)
+    assert offsets(end) == {topic: {"0": count}}
+    assert rows(stream, old, end) == count
+    assert rows(reader(subscribe=topic, failOnDataLoss="false"), old, end) == count
+    send(bootstrap, topic, 3)
+    assert rows(stream, end, stream.latestOffset(end, EVERYTHING)) == 3
+
+
+def test_a_batch_of_a_topic_that_was_made_anew_is_lost_as_a_whole(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader
 ) -> None:
-    """S2: failOnDataLoss=false; what comes from then on is read, though the old topic was longer."""
+    """S2: it was planned before; the records that now have its offsets are others."""
+    topic = new_topic()
+    send(bootstrap, topic, 30)
+    start = reader(subscribe=topic).initialOffset()
+    logged = (start | {topic: {"0": 15}}, start | {topic: {"0": 30}})
+    make_anew(bootstrap, topic, 40)
+
+    with pytest.raises(RecordsLost, match=r"from offset 15 on .* deleted and made again"):
+        rows(reader(subscribe=topic), *logged)
+    stream = reader(subscribe=topic, failOnDataLoss="false")
+    assert rows(stream, *logged) == 0
+    assert rows(stream, logged[1], stream.latestOffset(logged[1], EVERYTHING)) == 40
+
+
+def test_a_topic_that_is_shorter_than_it_was_is_gone_on_with_from_its_end(
+    bootstrap: str, new_topic: NewTopic, reader: MakeReader
+) -> None:
+    """S2: failOnDataLoss=false, from a checkpoint that knows no ids; what comes from then on is read."""
     topic = new_topic()
     send(bootstrap, topic, 30)
     make_anew(bootstrap, topic, 4)
@@ -83,7 +129,7 @@ def test_a_topic_that_was_made_anew_is_gone_on_with_from_its_end(
     old = {topic: {"0": 30}}
 
     end = stream.latestOffset(old, EVERYTHING)
-    assert end == {topic: {"0": 4}}
+    assert offsets(end) == {topic: {"0": 4}}
     assert rows(stream, old, end) == 0
     send(bootstrap, topic, 3)
     later = stream.latestOffset(end, EVERYTHING)
@@ -128,7 +174,7 @@ def test_a_topic_that_is_deleted_under_a_query_is_a_loss_and_is_not_made_again(
 
         assert rows(lenient, start, logged) == 5
         assert rows(lenient, {kept: {"0": 0}}, logged) == 5
-        assert lenient.latestOffset(logged, EVERYTHING) == {kept: {"0": 5}}
+        assert offsets(lenient.latestOffset(logged, EVERYTHING)) == {kept: {"0": 5}}
         with pytest.raises((RecordsLost, TopicMissing), match=f"{gone}"):
             rows(reader(**{by: asked}), start, logged)
         assert gone not in admin.list_topics()
