@@ -8,7 +8,7 @@ closest that does: a misspelt `maxOffsetPerTrigger` would otherwise read everyth
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from braidmq.address import AddressError, parse_addresses
@@ -126,13 +126,13 @@ WITHOUT_EFFECT = (
 class Options:
     """The options of one query by name, without regard to case and to the prefix `kafka.`."""
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str], what: str) -> None:
+    def __init__(self, given: Mapping[str, str], known: Collection[str], what: str) -> None:
         names = {name.lower(): name for name in (*known, *CLIENT_OPTIONS, *WITHOUT_EFFECT)}
         self._values: dict[str, str] = {}
         for written, text in given.items():
             plain = written.lower().removeprefix(PREFIX)
             if plain not in names:
-                raise OptionError(_unknown(written, names.values(), what))
+                raise OptionError(_unknown(written, (*known, *CLIENT_OPTIONS), what))
             name = names[plain]
             if self._values.get(name, text) != text:
                 raise OptionError(f"option {name} is given twice, as {self._values[name]!r} and {text!r}")
@@ -198,6 +198,8 @@ def bootstrap(options: Options) -> str:
 def _unknown(written: str, names: Iterable[str], what: str) -> str:
     by_lower = {name.lower(): name for name in names}
     plain = written.lower().removeprefix(PREFIX)
+    if of_reading := next((name for name in READ_OPTIONS if name.lower() == plain), None):
+        return f"{what} has no option {of_reading!r}, which is one of reading"
     close = difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.5)
     advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; docs/spark.md lists them"
     return f"{what} has no option {written!r}{advice}"

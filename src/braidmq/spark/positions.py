@@ -122,12 +122,13 @@ def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: B
         for topic, rows in by_partition.items()
         for number, value in rows.items()
     }
+    option = f"{side}OffsetsByTimestamp" if bound.timestamps else f"{side}Offsets"
     if missing := [at for at in some if at not in asked]:
         names = ", ".join(map(str, missing[:5]))
-        raise OptionError(f"option {side}Offsets must name every partition; {names} is missing")
+        raise OptionError(f"option {option} must name every partition, and does not name {names}")
     if surplus := [at for at in asked if at not in some]:
         names = ", ".join(map(str, surplus[:5]))
-        raise OptionError(f"option {side}Offsets is about {names}, which the query does not read")
+        raise OptionError(f"option {option} is about {names}, which the query does not read")
     if bound.timestamps:
         return _at_times(cluster, query, asked, side)
     found = {at: offset for at, offset in asked.items() if offset >= 0}

@@ -263,8 +263,8 @@ def check_not_ahead(scope: str, known: Decision | None, batch: int) -> None:
 def _ahead(scope: str, known: int, batch: int) -> str:
     return (
         f"{scope} has written batch {known} and is asked to write batch {batch}: its checkpoint is older than"
-        " its output, or another driver runs the same query. To write those rows again, set the option"
-        " transactionalIdPrefix to something new"
+        " its output (or its writeNumber went back), or another driver runs the same query. To write those"
+        " rows again, set the option transactionalIdPrefix to something new"
     )
 
 

@@ -329,8 +329,10 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
     """S1: as in Spark's Kafka source, and partitions that are not read are a mistake."""
     topic = new_topic(partitions=2)
 
-    with pytest.raises(OptionError, match=f"must name every partition; {topic}-1 is missing"):
-        plan_batch(query_for(bootstrap, topic, startingOffsets=f'{{"{topic}":{{"0":0}}}}'), Pushed())
+    for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        wrong = f"option {option} must name every partition, and does not name {topic}-1"
+        with pytest.raises(OptionError, match=wrong):
+            plan_batch(query_for(bootstrap, topic, **{option: f'{{"{topic}":{{"0":0}}}}'}), Pushed())
     beyond = f'{{"{topic}":{{"0":7,"1":-1}}}}'
     with pytest.raises(OptionError, match=f"asks for {topic}-0 up to 7, but it ends at 0"):
         plan_batch(query_for(bootstrap, topic, endingOffsets=beyond), Pushed())
