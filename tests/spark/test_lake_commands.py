@@ -81,7 +81,7 @@ def test_a_topic_is_archived_queried_described_and_compacted(
     ("words", "said"),
     [
         (("query", "{none}", "SELECT 1"), "is not a lake; braid lake archive TOPIC --to"),
-        (("archive", "no-such-topic", "--to", "{none}", "--once"), "unknown topic or partition"),
+        (("archive", "no-such-topic", "--to", "{none}", "--once"), "there is no topic no-such-topic; "),
         (("archive", "{topic}", "--to", "{none}", "--schema", "id INT"), "add --decode json"),
         (
             ("archive", "{topic}", "--to", "{none}", "--decode", "json", "--schema", "id WORD"),

@@ -25,6 +25,7 @@ from braidmq.cli.spark import (
     CommandConfig,
     Master,
     SparkConfig,
+    check_topics,
     client_options,
     connected,
     needs_spark,
@@ -35,7 +36,6 @@ from braidmq.cli.spark import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from braidmq.client.cluster import Cluster
     from braidmq.spark.lake.archiver import Archive, Step
     from braidmq.spark.lake.decode import Decoding
     from braidmq.spark.lake.foreign import Target
@@ -123,7 +123,7 @@ def archive(
         raise UserMistake("--schema says how to decode; add --decode json")
     settings = client_options(command_config, options)
     with connected(bootstrap, settings) as cluster:
-        _check_topics(cluster, topics)
+        check_topics(cluster, topics)
     with spark_session("braid lake archive", master, config) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
         from braidmq.spark.lake.archiver import archive as steps
@@ -234,7 +234,7 @@ def reimport(
         chosen = _selection(cluster.clock.wall_ms(), since, until, keys, keys_from, where, topic)
         _check_lake(folder)
         if not dry_run:
-            _check_topics(cluster, [to])
+            check_topics(cluster, [to])
     with spark_session("braid lake reimport", master, config) as spark:
         from braidmq.spark.lake import reimport as back
 
@@ -330,14 +330,6 @@ def _check_lake(folder: str) -> None:
         check_name(folder)
     except LakeError as error:
         raise UserMistake(str(error)) from None
-
-
-def _check_topics(cluster: Cluster, topics: list[str]) -> None:
-    # Looking must not create: a misspelt name would leave an empty topic behind.
-    from braidmq.client.admin import Admin
-
-    for topic in topics:
-        Admin(cluster).partition_indexes(topic)
 
 
 def _archive_elsewhere(

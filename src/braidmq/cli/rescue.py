@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,10 @@ from braidmq.cli.spark import (
     CommandConfig,
     Master,
     SparkConfig,
+    check_topics,
     client_options,
+    connected,
+    needs_spark,
     spark_session,
 )
 from braidmq.spark.partitioner import Partitioner
@@ -67,7 +71,7 @@ def audit(
     now_ms = SystemClock().wall_ms()
     from_ms = None if since is None else parse_moment(since, now_ms)
     until_ms = None if until is None else parse_moment(until, now_ms)
-    settings = client_options(command_config, options)
+    settings = _checked(bootstrap, command_config, options, filter(_is_topic, (left, right)))
     chosen = None if compare is None else [each.strip() for each in compare.split(",")]
     with spark_session("braid pipeline audit", master, config) as spark:
         from braidmq.spark.rescue.audit import audit as audited
@@ -134,7 +138,7 @@ def report(
     from braidmq.platform.clock import SystemClock
 
     from_ms = None if since is None else parse_moment(since, SystemClock().wall_ms())
-    settings = client_options(command_config, options)
+    settings = _checked(bootstrap, command_config, options, topics)
     with spark_session("braid pipeline report", master, config) as spark:
         from braidmq.spark.rescue import summary
 
@@ -206,7 +210,7 @@ def reshard(
         raise UserMistake("--dry-run shows where --switch would put groups; add --switch, or leave it out")
     name = into or f"{topic}-p{partitions}"
     place = checkpoint or Path("checkpoints") / f"reshard-{topic}-{name}"
-    settings = client_options(command_config, options)
+    settings = _checked(bootstrap, command_config, options, [topic])
     with spark_session("braid pipeline reshard", master, config) as spark:
         from braidmq.spark.rescue import reshard as resharding
 
@@ -269,7 +273,7 @@ def redrive(
     braid pipeline redrive orders.dead --to orders --where "header['braid.reason'] LIKE '%timeout%'"
     """
     place = checkpoint or Path("checkpoints") / f"redrive-{dead_letters}-{to}"
-    settings = client_options(command_config, options)
+    settings = _checked(bootstrap, command_config, options, [dead_letters, to])
     with spark_session("braid pipeline redrive", master, config) as spark:
         from braidmq.spark.lake.table import Lake
         from braidmq.spark.rescue import redrive as redriving
@@ -284,6 +288,29 @@ def redrive(
         print(f"finished a run that had died: {done.resumed:,} records")
     print(f"{dead_letters} holds {done.there:,} dead letters, {done.before:,} of them sent back before")
     print(f"{'would send' if dry_run else 'sent'} {done.chosen:,} to {to}")
+
+
+def _checked(
+    bootstrap: str, command_config: Path | None, options: list[str] | None, topics: Iterable[str]
+) -> dict[str, str]:
+    """The client's options; UserMistake where with them a topic is not found."""
+    with needs_spark():
+        import pyspark.sql  # noqa: F401
+    settings = client_options(command_config, options)
+    with connected(bootstrap, settings) as cluster:
+        check_topics(cluster, topics)
+    return settings
+
+
+def _is_topic(side: str) -> bool:
+    """One side of an audit, if it is not a lake; what is wrong with a lake is told here."""
+    with needs_spark():
+        from braidmq.spark.lake.commits import LakeError
+        from braidmq.spark.rescue.sides import place
+    try:
+        return place(side).lake is None
+    except LakeError as error:
+        raise UserMistake(str(error)) from None
 
 
 def _say(as_json: bool, text: str) -> None:

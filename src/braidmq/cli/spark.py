@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,6 +81,25 @@ def connected(bootstrap: str, options: Mapping[str, str]) -> Cluster:
         return reach(bootstrap, options)
     except OptionError as error:
         raise UserMistake(str(error)) from None
+
+
+def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
+    """Before Spark is started, which takes seconds; UserMistake with what was probably meant."""
+    # Looking must not create: a misspelt name would leave an empty topic behind.
+    from braidmq.client.admin import Admin
+    from braidmq.spark.pipelines.mistakes import closest
+    from braidmq.wire.errors import ApiError, ErrorCode
+
+    admin = Admin(cluster)
+    for topic in topics:
+        try:
+            admin.partition_indexes(topic)
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            meant = closest(topic, admin.list_topics())
+            advice = f"did you mean {meant}?" if meant else f"braid topic create {topic} makes one"
+            raise UserMistake(f"there is no topic {topic}; {advice}") from None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,30 @@ def test_a_dry_run_of_a_reshard_is_one_of_its_switch(braid: Braid, bootstrap: st
         assert "dry-orders-p4" not in admin.list_topics()
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("audit", "{there}", "{there}s"), "{there}s; did you mean {there}?"),
+        (("audit", "{there}s", "{there}"), "{there}s; did you mean {there}?"),
+        (("report", "{there}s"), "{there}s; did you mean {there}?"),
+        (("reshard", "{there}s", "--partitions", "4"), "{there}s; did you mean {there}?"),
+        (("redrive", "{there}", "--to", "9"), "9; braid topic create 9 makes one"),
+    ],
+)
+def test_a_topic_that_is_not_there_is_told_before_spark_is_started(
+    braid: Braid,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    missing: str,
+) -> None:
+    """S6 S7 O1: with the one that was probably meant."""
+    there = new_topic()
+    monkeypatch.setattr("braidmq.cli.rescue.spark_session", None)
+    _, err = braid("pipeline", *(word.format(there=there) for word in words), code=2)
+    assert f"there is no topic {missing.format(there=there)}" in err
+
+
 def test_a_report_shows_tables_whole_and_says_where_it_cut_one(
     braid: Braid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,6 +57,7 @@ def test_a_report_shows_tables_whole_and_says_where_it_cut_one(
     session, nothing = importlib.import_module("braidmq.spark.session"), SimpleNamespace(stop=lambda: None)
     monkeypatch.setattr(summary, "summarise", lambda *_: made)
     monkeypatch.setattr(session, "session", lambda *_, **__: nothing)
+    monkeypatch.setattr("braidmq.cli.rescue.check_topics", lambda *_: None)
     out, _ = braid("pipeline", "report", "orders", "--hot-keys", "50")
     shown = [line.split()[1] for line in out.splitlines() if line.split()[:1] == ["orders"]]
     assert shown == [f"1,0{number:02d}" for number in range(5, 25)] + [str(rank) for rank in range(1, 51)]
