@@ -520,7 +520,7 @@ sinks: {{out: {{from: b, lake: lake}}}}
 """
     with pytest.raises(PipelineError) as raised:
         lab.run(text)
-    assert str(raised.value).startswith("pipeline.yaml:5: ")
+    assert str(raised.value).startswith(f"pipeline.yaml:{5 if body == step else 6}: ")
     assert told.lower() in str(raised.value).lower()
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.spark.test_pipelines import Lab, lab  # noqa: F401
 from tests.spark.test_pipelines_topics import messages
 
-from braidmq.spark.pipelines import PipelineError
+from braidmq.spark.pipelines import PipelineError, PipelineMistakes
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.frames import output_mode
 from braidmq.spark.pipelines.running import run
@@ -82,6 +82,51 @@ sinks: {{newest: {{from: ordered, upsert: newest, key: id, order_by: pos}}}}
         (ticks.join(others, near, "left"), "append"),
     ):
         assert output_mode(frame, "update", "append") == mode
+
+
+LINES = """\
+pipeline: lines
+bootstrap: BOOTSTRAP
+sources:
+  a: {topic: TOPIC, schema: 'id BIGINT, name STRING'}
+  b:
+    format: csv
+    files: tabel.csv
+steps:
+  counted:
+    sql: |
+      SELECT id,
+             nam
+      FROM a
+  joined: {from: [a, b], join: {on: id}}
+sinks:
+  out: {from: STEP, topic: TOPIC.out}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("counted", "pipeline.yaml:12: step counted: [UNRESOLVED_COLUMN.WITH_SUGGESTION]"),
+        (
+            "joined",
+            "pipeline.yaml:7: source b: there is no file or directory DIR/tabel.csv; did you mean table",
+        ),
+    ],
+)
+def test_what_spark_does_not_find_is_told_by_the_line_it_stands_on(
+    step: str,
+    told: str,
+    lab: Lab,  # noqa: F811
+    new_topic: Callable[..., str],
+) -> None:
+    """S4: within a query of several lines, too; files with what was probably meant."""
+    topic = new_topic()
+    (lab.directory / ("table.csv" if "tabel.csv" in told else "tabel.csv")).write_text("id\n1\n")
+    with pytest.raises(PipelineMistakes) as raised:
+        lab.run(LINES.replace("STEP", step).replace("TOPIC", topic))
+    assert str(raised.value).startswith(told.replace("DIR", str(lab.directory)))
+    assert "SQLSTATE" not in str(raised.value)
 
 
 REFUSED = """\

@@ -139,7 +139,9 @@ def init(
     template: Annotated[str | None, typer.Argument(metavar="TEMPLATE", help="None: list them.")] = None,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: TEMPLATE.yaml.")] = None,
     topic: Annotated[str, typer.Option("--topic", "-t", help="Your topic.")] = "events",
-    bootstrap: BootstrapOption = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="To be written into FILE.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a commented starter file.
@@ -156,7 +158,7 @@ def init(
     if target.exists() and not force:
         raise UserMistake(f"{target} is there already; --force replaces it")
     name = re.sub(r"[^A-Za-z0-9._-]", "-", target.stem)
-    with _explained():
+    with _changed_by_the_user():
         text = templates.fill(template, name, topic, bootstrap or f"${{BRAID_BOOTSTRAP:-{BOOTSTRAP}}}")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
@@ -177,7 +179,22 @@ def _load(
         changes["bootstrap"] = bootstrap
     if checkpoint is not None:
         changes["checkpoint"] = local_directory(checkpoint)
-    return replace(load(file, read_command_config(command_config)), **changes)
+    with _changed_by_the_user():
+        loaded = load(file, read_command_config(command_config))
+    return replace(loaded, **changes)
+
+
+@contextmanager
+def _changed_by_the_user() -> Iterator[None]:
+    """Around what is wrong with the command or its file, and with nothing else."""
+    from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes
+
+    try:
+        yield
+    except PipelineMistakes:
+        raise
+    except PipelineError as error:
+        raise UserMistake(str(error)) from None
 
 
 def _readings(pipeline: Pipeline) -> list[Reading]:

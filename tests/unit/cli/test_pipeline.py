@@ -61,7 +61,7 @@ def test_templates_are_listed_and_misspelt_ones_found(
     """O1: init without a name shows what there is."""
     assert main(["pipeline", "init"]) == 0
     assert "window" in capsys.readouterr().out
-    assert main(["pipeline", "init", "windows", str(tmp_path / "x.yaml")]) == 1
+    assert main(["pipeline", "init", "windows", str(tmp_path / "x.yaml")]) == 2
     assert "did you mean window?" in capsys.readouterr().err
 
 
@@ -254,3 +254,11 @@ def test_a_signal_asks_a_run_to_end(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         assert stop.wait(10)
     assert signal.getsignal(number) is before
+
+
+def test_a_file_that_is_not_there_is_a_mistake_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4 O1: exit code 2, as for all that has to be changed in what was typed."""
+    assert main(["pipeline", "plan", str(tmp_path / "nope.yaml")]) == 2
+    assert "nope.yaml; braid pipeline init writes one" in capsys.readouterr().err

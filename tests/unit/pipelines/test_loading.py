@@ -95,8 +95,8 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
     ("before", "after", "line", "text"),
     [
         ("topic: orders\n", "topik: orders\n", 5, "did you mean topic?"),
-        ("from: per_minute", "from: per_minut", 18, "did you mean per_minute?"),
-        ("from: orders", "from: order", 11, "did you mean orders?"),
+        ("from: per_minute", "from: per_minut", 19, "did you mean per_minute?"),
+        ("from: orders", "from: order", 12, "did you mean orders?"),
         ("size: 1 minute", "size: one minute", 15, "is not a span of time"),
         ("watermark: at, 10 minutes", "watermark: at", 7, "column, 10 minutes"),
         ("watermark: at, 10 minutes\n", "start: soon\n", 7, "2026-11-15T21:00"),
@@ -108,20 +108,31 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
         ("amount DECIMAL(10, 2)", "amount ARRAY<STRUCT<n:BIGNIT>>", 6, "did you mean BIGINT?"),
         ("amount DECIMAL(10, 2)", "ID INT", 6, "column ID is there twice"),
         ("at TIMESTAMP", "at DATETIME", 6, "did you mean TIMESTAMP?"),
-        ("watermark: at", "watermark: att", 4, "there is no column att; did you mean at?"),
-        ("watermark: at", "watermark: amount", 4, "amount is DECIMAL(10, 2), not a TIMESTAMP"),
-        ("      on: at\n", "      on: at\n      by: shop\n", 11, "orders has no column shop; there are: id,"),
+        ("watermark: at", "watermark: att", 7, "there is no column att; did you mean at?"),
+        ("watermark: at", "watermark: amount", 7, "amount is DECIMAL(10, 2), not a TIMESTAMP"),
+        ("      on: at\n", "      on: at\n      by: shop\n", 15, "orders has no column shop; there are: id,"),
         ("revenue: sum(amount)", "revenue: round(sum(amount), 2)", 16, "has to be quoted"),
-        ("key: window_start", "key: window_strat", 18, "did you mean window_start?"),
+        ("key: window_start", "key: window_strat", 21, "did you mean window_start?"),
         ("127.0.0.1:9092", "127.0.0.1:port", 2, "bootstrap"),
         ("      size: 1 minute\n", "", 13, "size (a window) or gap (a session)"),
         ("topic: orders.per-minute", "topic: a/b", 20, "cannot be the name of a topic"),
-        ("      on: at", "      on: amount", 11, "a watermark on at"),
+        ("      on: at", "      on: amount", 14, "a watermark on at"),
         ("    watermark: at, 10 minutes\n", "", 10, "need a watermark; give orders one"),
-        ("topic: orders.per-minute", "topic: orders", 18, "a loop"),
+        ("topic: orders.per-minute", "topic: orders", 20, "a loop"),
         ("  orders:\n    topic", "  orders:\n    files: x\n    topic", 5, "both topic and files"),
         ("pipeline: orders\n", "pipeline: orders\npipeline: again\n", 2, "given twice"),
         ("    from: per_minute\n", "\tfrom: per_minute\n", 19, "indent with spaces"),
+        ("    schema: id", "      schema: id", 6, "indented further than line 5, which has a value already"),
+        ("    topic: orders\n", "   topic: orders\n", 6, "indented further than line 5"),
+        ("pipeline: orders", "pipeline orders", 2, "line 1 has no colon after its name"),
+        ("  per_minute:", " per_minute:\n    sql: SELECT 1\n  other:", 13, "indented otherwise than line 11"),
+        ("{topic: orders.bad}", "{topic: orders.bad", 9, "opened on line 8 is not closed there"),
+        (
+            "id STRING NOT NULL",
+            "id NOT NULL",
+            6,
+            "column id: there is no type before NOT; write: name TYPE NOT",
+        ),
         (
             "bootstrap: 127.0.0.1:9092",
             "bootstrap: ${NO_SUCH_VARIABLE}",
@@ -145,7 +156,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     text = ORDERS.replace("schema:", "shema:").replace("size:", "sise:").replace("key:", "kee:")
     assert len(mistakes(text, tmp_path)) >= 3
     text = ORDERS.replace("watermark:", "watermak:").replace("from: per_minute", "from: per_minut")
-    assert [line for line, _ in mistakes(text, tmp_path)] == [7, 18]
+    assert [line for line, _ in mistakes(text, tmp_path)] == [7, 19]
 
 
 def test_a_mistake_is_not_told_again_by_what_comes_after_it(tmp_path: Path) -> None:
@@ -155,7 +166,7 @@ def test_a_mistake_is_not_told_again_by_what_comes_after_it(tmp_path: Path) -> N
     by = ORDERS.replace("      on: at\n", "      on: at\n      by: iid\n").replace(
         "key: window_start", "key: id"
     )
-    assert [line for line, _ in mistakes(by, tmp_path)] == [11]
+    assert [line for line, _ in mistakes(by, tmp_path)] == [15]
 
 
 @pytest.mark.parametrize(
@@ -374,3 +385,11 @@ def test_options_given_beside_the_file_stand_in_for_its_own(tmp_path: Path) -> N
     )
     pipeline = load(file, {"security.protocol": "PLAINTEXT", "client.id": "here"})
     assert dict(pipeline.options) == {"security.protocol": "PLAINTEXT", "client.id": "here"}
+
+
+def test_a_program_that_fails_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: also where it was named by a path that is not absolute."""
+    (tmp_path / "wrong_import.py").write_text("import json\nfrom braidmq.pipelines import pipeline\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PipelineError, match=r"^wrong_import\.py:2: ModuleNotFoundError"):
+        load("wrong_import.py")

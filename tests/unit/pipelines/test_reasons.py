@@ -279,3 +279,7 @@ def test_a_failure_is_told_by_its_innermost_sentence(tmp_path: Path) -> None:
     )
     assert not other.may_pass
     assert other.text == "Division by zero."
+    of_java = (
+        'An error occurred while calling o146.start.\n: java.io.IOException: no "chmod"\n\tat java.base/x'
+    )
+    assert understand_failure(RuntimeError(of_java), pipeline).text == 'java.io.IOException: no "chmod"'

@@ -161,6 +161,20 @@ def test_a_query_that_never_began_may_still_become_another(tmp_path: Path) -> No
         versions.check_states(mended, checkpoint, {"sums": {versions.STATE: "Aggregate [id]"}})
 
 
+def test_of_long_texts_that_differ_the_place_is_shown(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """S4: and neither what is the same before it nor what is the same behind it."""
+    pipeline = loads(FILE, tmp_path)
+    columns = "struct<window_start:timestamp,window_end:timestamp,shop:string,n:bigint,{},highest:double>"
+    kept = f"Aggregate by struct<start:timestamp,end:timestamp>, string to {columns}"
+    versions.record(pipeline, checkpoint, {"minutes": {versions.COLUMNS: kept.format("lowest:double")}})
+    now = {"minutes": {versions.COLUMNS: kept.format("lowest:float")}}
+    with pytest.raises(PipelineError) as raised:
+        versions.check_states(pipeline, checkpoint, now)
+    told = str(raised.value)
+    around = "…shop:string,n:bigint,lowest:{},highest:double>"
+    assert f"was {around.format('double')}, now {around.format('float')}. Undo" in told
+
+
 def test_a_new_version_begins_a_new_checkpoint(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """S4: the old one stays where it is."""
     changed = loads(

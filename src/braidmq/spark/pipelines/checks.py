@@ -68,13 +68,13 @@ def _unknown_names(pipeline: Pipeline, known: list[str]) -> Iterator[tuple[int, 
             # Any other name in SQL may be a table of Spark's catalogue, which nobody has asked yet.
             if not isinstance(step, SqlStep) or ("." not in name and closest(name, others)):
                 yield (
-                    step.place.line,
+                    step.place.of("sql" if isinstance(step, SqlStep) else "from").line,
                     f"step {step.name} reads {name}, which is not there{suggestion(name, others)}",
                 )
     for sink in pipeline.sinks:
         if sink.source and sink.source not in known:
             yield (
-                sink.place.line,
+                sink.place.of("from").line,
                 f"sink {sink.name} reads {sink.source}, which is not there{suggestion(sink.source, known)}",
             )
 
@@ -95,7 +95,8 @@ def _streams(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
             )
     for source in pipeline.sources:
         if source.watermark is not None and not source.stream:
-            yield source.place.line, f"source {source.name} is a table; a watermark belongs to a stream"
+            line = source.place.of("watermark").line
+            yield line, f"source {source.name} is a table; a watermark belongs to a stream"
 
 
 def _event_time(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
@@ -131,7 +132,7 @@ def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
         yield step.place.line, f"step {step.name}: {text}"
     elif found.column != step.column:
         yield (
-            step.place.line,
+            step.place.of("on").line,
             f"step {step.name}: windows on {step.column}, but a watermark on {found.column}; use one column",
         )
 
@@ -139,7 +140,8 @@ def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
 def _dedup(pipeline: Pipeline, step: DedupStep) -> Iterator[tuple[int, str]]:
     if not graph.streams_of(pipeline, step.name):
         if step.within is not None:
-            yield step.place.line, f"step {step.name}: within is for streams; {step.inputs[0]} is a table"
+            line = step.place.of("within").line
+            yield line, f"step {step.name}: within is for streams; {step.inputs[0]} is a table"
         return
     if graph.watermark_of(pipeline, step.inputs[0]) is None:
         yield (
@@ -148,7 +150,7 @@ def _dedup(pipeline: Pipeline, step: DedupStep) -> Iterator[tuple[int, str]]:
         )
     for name in _not_with_within(pipeline, step) if step.within is not None else ():
         text = f"within does not go together with {name}, which keeps state too; leave within out"
-        yield step.place.line, f"step {step.name}: {text}"
+        yield step.place.of("within").line, f"step {step.name}: {text}"
 
 
 def _not_with_within(pipeline: Pipeline, step: DedupStep) -> Iterator[str]:
@@ -170,7 +172,8 @@ def _join(pipeline: Pipeline, step: JoinStep) -> Iterator[tuple[int, str]]:
         yield from _kind(step, (step.inputs[0] in streams, step.inputs[1] in streams))
     if len(streams) < 2:
         if step.within is not None:
-            yield step.place.line, f"step {step.name}: within is for two streams; one side here is a table"
+            line = step.place.of("within").line
+            yield line, f"step {step.name}: within is for two streams; one side here is a table"
         return
     if step.within is None:
         yield (
@@ -193,7 +196,8 @@ def _kind(step: JoinStep, is_stream: tuple[bool, bool]) -> Iterator[tuple[int, s
         left, right = ("a stream" if each else "a table" for each in is_stream)
         allowed = ", ".join(kind for kind in JoinKind if kind not in refused)
         sides = f"with {left} on the left and {right} on the right"
-        yield step.place.line, f"step {step.name}: kind cannot be {step.kind} {sides}; it can be {allowed}"
+        line = step.place.of("kind").line
+        yield line, f"step {step.name}: kind cannot be {step.kind} {sides}; it can be {allowed}"
 
 
 def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
@@ -212,7 +216,8 @@ def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for source in pipeline.sources:
         if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
             if source.bad_topic == source.topic:
-                yield source.place.line, f"bad records of topic {source.topic} cannot go back into it"
+                line = source.place.of("bad_records").line
+                yield line, f"bad records of topic {source.topic} cannot go back into it"
             if f"{source.name}_bad" in names:
                 yield source.place.line, f"{source.name}_bad is the query for bad records; rename that sink"
             yield from _aside(source)
@@ -221,10 +226,10 @@ def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
 def _aside(source: TopicSource) -> Iterator[tuple[int, str]]:
     if source.format in (ValueFormat.TEXT, ValueFormat.RAW):
         text = f"any value is {source.format}, so no record is bad; leave bad_records out"
-        yield source.place.line, f"source {source.name}: {text}"
+        yield source.place.of("bad_records").line, f"source {source.name}: {text}"
     if not source.stream:
         text = "a table is read again and again, and its bad records with it; write bad_records: drop"
-        yield source.place.line, f"source {source.name}: {text}"
+        yield source.place.of("bad_records").line, f"source {source.name}: {text}"
 
 
 def _options(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
@@ -239,7 +244,7 @@ def _options(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
                 parse_sink(given, streaming=True, overwrite=False)
         except OptionError as error:
             kind = "source" if isinstance(part, TopicSource) else "sink"
-            yield part.place.line, f"{kind} {part.name}: options: {error}"
+            yield part.place.of("options").line, f"{kind} {part.name}: options: {error}"
 
 
 def _loop(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:
@@ -247,6 +252,6 @@ def _loop(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:
         source = pipeline.source(name)
         if isinstance(source, TopicSource) and source.topic == sink.topic:
             yield (
-                sink.place.line,
+                sink.place.of("topic").line,
                 f"sink {sink.name} writes to topic {sink.topic}, which it reads: a loop",
             )

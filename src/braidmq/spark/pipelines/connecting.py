@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from braidmq.client.cluster import Cluster
 from braidmq.spark.options import CLIENT_OPTIONS, PREFIX, OptionError, merged
@@ -36,7 +36,7 @@ def about_values(own: Options) -> dict[str, str]:
     return {name.removeprefix(OF_THE_VALUE): text for name, text in own if name.startswith(OF_THE_VALUE)}
 
 
-def mistake_in(own: Options, known: Iterable[str]) -> str | None:
+def mistake_in(own: Options, known: Collection[str]) -> str | None:
     """What is wrong with the names of options, of which `known` are right beside those of connections."""
     try:
         CheckedOptions(dict(about_topics(own)), known, "a topic")

@@ -24,6 +24,8 @@ TYPES = (
 _OTHERS = {"text": "STRING", "datetime": "TIMESTAMP", "bool": "BOOLEAN", "str": "STRING", "number": "DOUBLE"}
 _OTHERS |= {"uuid": "STRING", "json": "STRING", "bytes": "BINARY", "list": "ARRAY<…>", "object": "STRUCT<…>"}
 """What other systems call them."""
+_AFTER_TYPES = ("not", "comment", "default", "generated")
+"""What follows a type, and stands in its place where that was forgotten."""
 
 
 def columns(ddl: str) -> dict[str, str]:
@@ -60,7 +62,9 @@ def mistakes(ddl: str) -> Iterator[str]:
 def _wrong_types(text: str) -> Iterator[str]:
     kind = _TYPE.match(text)
     name = kind[1] if kind else text
-    if name.lower() not in TYPES:
+    if name.lower() in _AFTER_TYPES:
+        yield f"there is no type before {name}; write: name TYPE {name}"
+    elif name.lower() not in TYPES:
         meant = _OTHERS.get(name.lower()) or (closest(name, TYPES) or "").upper()
         hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(TYPES).upper()}"
         yield f"there is no type {name}; {hint}"

@@ -68,7 +68,7 @@ def parse_yaml(text: str, notebook: Notebook) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        notebook.note(line, f"not YAML: {error.problem or error.context}{_hint(text, line)}")
+        notebook.note(line, f"not YAML: {error.problem or error.context}{_hint(text, line, error)}")
         notebook.raise_if_any()
         raise
     except yaml.YAMLError as error:
@@ -79,15 +79,35 @@ def parse_yaml(text: str, notebook: Notebook) -> Node:
         loader.dispose()
 
 
-def _hint(text: str, line: int) -> str:
-    """Tabs and unquoted colons are what YAML's own messages leave people puzzled about."""
-    lines = text.splitlines()
-    written = lines[line - 1] if line <= len(lines) else ""
+def _hint(text: str, line: int, error: Any) -> str:
+    """Tabs, indents, brackets and unquoted colons are what YAML's own messages leave people puzzled about."""
+    lines = ["", *text.splitlines()]
+    written = lines[line] if line < len(lines) else ""
     if "\t" in written:
         return "; indent with spaces, not with tabs"
+    begun = error.context_mark.line + 1 if error.context_mark else line
+    if "'}'" in str(error.problem) or "']'" in str(error.problem):
+        if sum(map(lines[begun].count, "{[")) > sum(map(lines[begun].count, "}]")):
+            return f"; the bracket that is opened on line {begun} is not closed there"
+    elif "block end" in str(error.problem):
+        return f"; it is indented otherwise than line {begun}, with which it should stand in line"
     if written.count(": ") > 1:
         return '; a text that contains ": " has to be quoted, or written below a "|"'
+    above = next((at for at in range(line - 1, 0, -1) if _says_something(lines[at])), None)
+    if above is not None and error.problem == "mapping values are not allowed here":
+        if ":" not in lines[above]:
+            return f"; line {above} has no colon after its name"
+        if _indent(written) > _indent(lines[above]):
+            return f"; it is indented further than line {above}, which has a value already"
     return ""
+
+
+def _says_something(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _tree(node: Any, notebook: Notebook, depth: int, verbatim: bool = False) -> Node:

@@ -31,6 +31,8 @@ _PYTHON_ERROR = re.compile(
 )
 _TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
 """One of our failures that came without a traceback (`told.py`)."""
+_BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
+"""How the bridge to Java begins what it found there."""
 _WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
 
 
@@ -50,16 +52,18 @@ def understand_failure(error: BaseException, pipeline: Pipeline) -> Failure:
 @contextmanager
 def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
     """Turns what Spark and the bridge to its process raise into one sentence."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise PipelineError(understand_failure(error, pipeline).text) from error
     except (Py4JError, ConnectionError) as error:
-        text = f"Spark's own process is gone ({error}); run it again, it goes on from its checkpoint"
-        raise PipelineError(" ".join(text.split())) from error
+        why = sentence(str(error))
+        raise PipelineError(
+            f"Spark's own process is gone ({why}); run it again, it goes on from its checkpoint"
+        ) from error
 
 
 def sentence(message: str) -> str:
@@ -67,6 +71,8 @@ def sentence(message: str) -> str:
     inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
     if not inner and (told := _TOLD.search(message)):
         line = told[1]
+    elif not inner and (bridged := _BRIDGED.search(message)):
+        line = bridged[1]
     elif found := _PYTHON_ERROR.findall(inner):
         kind, text = found[0]
         line = (

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark.pipelines import avro
 from braidmq.spark.pipelines.connecting import about_values
-from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.mistakes import PipelineMistakes
 from braidmq.spark.pipelines.model import (
     AvroSchema,
     BadRecords,
@@ -99,9 +99,10 @@ def _value(rows: DataFrame, sink: TopicSink) -> Column:
     if sink.format is ValueFormat.CSV:
         return F.to_csv(whole, options).cast("binary")
     if "value" not in rows.columns:
-        raise PipelineError(
-            f"{sink.place}: sink {sink.name} writes {sink.format}, which takes the column value;"
-            f" {sink.source} has {', '.join(rows.columns)}"
+        raise PipelineMistakes.at(
+            sink.place.of("format"),
+            f"sink {sink.name} writes {sink.format}, which takes the column value;"
+            f" {sink.source} has {', '.join(rows.columns)}",
         )
     return F.col("value").cast("string" if sink.format is ValueFormat.TEXT else "binary").cast("binary")
 

@@ -10,12 +10,15 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from braidmq.spark.pipelines.mistakes import PipelineError, Place, suggestion
+from braidmq.spark.pipelines.mistakes import PipelineMistakes, Place, suggestion
 from braidmq.spark.pipelines.model import Watermark
 
 WATERMARK_MARK = "spark.watermarkDelayMs"
 STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "FlatMapGroups", "Join", "TransformWithState")
 EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:timestamp>")
+
+
+_FOR_PROGRAMS = re.compile(r"\s*SQLSTATE: \w+|;\s*line \d+,? pos \d+")
 
 
 @contextmanager
@@ -24,13 +27,13 @@ def told_at(place: Place, what: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise PipelineError(f"{place}: {what}: {first_line(error)}") from error
+        raise PipelineMistakes.at(place, f"{what}: {first_line(error)}") from error
 
 
 def first_line(error: Exception) -> str:
-    """What Spark says, without the plan it adds."""
-    text = str(error).strip()
-    return " ".join(text.split("\n\n")[0].split(";\n")[0].split())
+    """What Spark says, without the plan it adds, and without what is for programs."""
+    text = str(error).strip().split("\n\n")[0].split(";\n")[0]
+    return " ".join(_FOR_PROGRAMS.sub("", text).split())
 
 
 def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) -> DataFrame:
@@ -39,11 +42,14 @@ def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) 
         return frame
     if watermark.column not in frame.columns:
         hint = suggestion(watermark.column, frame.columns)
-        raise PipelineError(f"{place}: watermark: there is no column {watermark.column}{hint}")
+        raise PipelineMistakes.at(
+            place.of("watermark"), f"watermark: there is no column {watermark.column}{hint}"
+        )
     field = frame.schema[watermark.column]
     if field.dataType.simpleString() not in EVENT_TIME_TYPES:
-        raise PipelineError(
-            f"{place}: watermark: {watermark.column} is {field.dataType.simpleString()}, not a TIMESTAMP"
+        raise PipelineMistakes.at(
+            place.of("watermark"),
+            f"watermark: {watermark.column} is {field.dataType.simpleString()}, not a TIMESTAMP",
         )
     if WATERMARK_MARK in field.metadata:
         return frame
@@ -121,6 +127,6 @@ def columns_there(frame: DataFrame, names: tuple[str, ...], place: Place, what: 
     """Refuses names of columns that an input does not have."""
     for name in names:
         if name not in frame.columns:
-            raise PipelineError(
-                f"{place}: {what}: there is no column {name}{suggestion(name, frame.columns)}"
+            raise PipelineMistakes.at(
+                place, f"{what}: there is no column {name}{suggestion(name, frame.columns)}"
             )

@@ -19,7 +19,9 @@ from braidmq.spark.pipelines.model import (
     LakeSink,
     NewestStep,
     Pipeline,
+    Sink,
     Source,
+    Step,
     TableSource,
     TopicSink,
     UpsertSink,
@@ -78,43 +80,50 @@ def missing(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for part in (*pipeline.sources, *pipeline.steps):
         found = of(pipeline, part.name)
         if part.watermark is not None and found is not None:
-            yield from _watermark(part.place.line, f"{part.name}: watermark", part.watermark.column, found)
+            line = part.place.of("watermark").line
+            yield from _watermark(line, f"{part.name}: watermark", part.watermark.column, found)
     doubtful: set[str] = set()
     """Steps with a mistake: what they would hand on is anybody's guess."""
     for each in graph.in_order(pipeline):
         step = pipeline.step(each)
-        for name, wanted in _wanted_by(step) if doubtful.isdisjoint(graph.upstream(pipeline, each)) else ():
+        if step is None or not doubtful.isdisjoint(graph.upstream(pipeline, each)):
+            continue
+        for key, name, wanted in _wanted_by(step):
             for column in _not_in(of(pipeline, name), wanted):
                 doubtful.add(each)
-                yield step.place.line if step else 1, f"step {each}: {name} has no column {column}"
+                yield step.place.of(key).line, f"step {each}: {name} has no column {column}"
     for sink in pipeline.sinks:
         if not doubtful.isdisjoint(graph.upstream(pipeline, sink.source)):
             continue
-        for column in _not_in(of(pipeline, sink.source), _wanted_by_sink(sink)):
-            yield sink.place.line, f"sink {sink.name}: {sink.source} has no column {column}"
+        for key, wanted in _wanted_by_sink(sink):
+            for column in _not_in(of(pipeline, sink.source), wanted):
+                yield sink.place.of(key).line, f"sink {sink.name}: {sink.source} has no column {column}"
         if isinstance(sink, TopicSink):
             yield from _of_topic_sink(pipeline, sink)
 
 
-def _wanted_by(step: object) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _wanted_by(step: Step) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """By which key a step asks for which columns of which input."""
     match step:
         case WindowStep():
-            yield step.inputs[0], (step.column, *step.by)
+            yield "on", step.inputs[0], (step.column,)
+            yield "by", step.inputs[0], step.by
         case JoinStep():
-            yield from ((name, step.on) for name in step.inputs)
+            yield from (("on", name, step.on) for name in step.inputs)
         case DedupStep():
-            yield step.inputs[0], step.by
+            yield "by", step.inputs[0], step.by
         case NewestStep():
-            yield step.inputs[0], (*step.by, *step.order_by)
+            yield "by", step.inputs[0], step.by
+            yield "order_by", step.inputs[0], step.order_by
 
 
-def _wanted_by_sink(sink: object) -> tuple[str, ...]:
+def _wanted_by_sink(sink: Sink) -> Iterator[tuple[str, tuple[str, ...]]]:
     match sink:
         case UpsertSink():
-            return (*sink.key, *sink.order_by)
-        case LakeSink():
-            return (sink.date_of,) if sink.date_of else ()
-    return ()
+            yield "key", sink.key
+            yield "order_by", sink.order_by
+        case LakeSink(date_of=str(column)):
+            yield "date_of", (column,)
 
 
 def _of_topic_sink(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:
@@ -124,12 +133,12 @@ def _of_topic_sink(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, s
     if sink.format in (ValueFormat.TEXT, ValueFormat.RAW) and VALUE not in found:
         there = f"{sink.source} has {', '.join(found)}"
         text = f"sink {sink.name} writes {sink.format}, which takes the column value; {there}"
-        yield sink.place.line, text
+        yield sink.place.of("format").line, text
     key = sink.key or ""
     # The key is SQL: only a plain name that is nearly one of the columns is surely a mistake.
     if key.isidentifier() and key.lower() not in {each.lower() for each in found} and closest(key, found):
         yield (
-            sink.place.line,
+            sink.place.of("key").line,
             f"sink {sink.name}: {sink.source} has no column {key}{suggestion(key, found)}",
         )
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 MISTAKES_MAX = 50
 """A file that is no pipeline at all would otherwise fill the screen."""
@@ -25,10 +26,15 @@ class NotInstalled(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was written."""
+    """Where something was written, and on which lines its keys are."""
 
     file: str
     line: int
+    keys: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    def of(self, key: str) -> Place:
+        """Where a key of it stands; its own place if it is not written there."""
+        return Place(self.file, self.keys.get(key, self.line))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -45,6 +51,10 @@ class Mistake:
 
 class PipelineMistakes(PipelineError):
     """Everything that is wrong with a pipeline's file."""
+
+    @classmethod
+    def at(cls, place: Place, text: str) -> PipelineMistakes:
+        return cls([Mistake(place, text)])
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.place.line))
@@ -70,7 +80,9 @@ class Notebook:
 def where_it_failed(error: Exception, file: str) -> str:
     """What a user's own code raised, with the last line of their file on the way to it."""
     frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+    theirs = Path(file).resolve()
+    lines = (frame.lineno for frame in reversed(frames) if Path(frame.filename).resolve() == theirs)
+    line = next(lines, None)
     return f"{Place(file, line) if line else file}: {type(error).__name__}: {error}"
 
 

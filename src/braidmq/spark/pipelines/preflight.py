@@ -83,7 +83,7 @@ class Preflight:
             known = self._side(source).topics()
             if source.topic not in known:
                 near = suggestion(source.topic, _plain(known))
-                mistakes.append(Mistake(source.place, f"there is no topic {source.topic}{near}"))
+                mistakes.append(Mistake(source.place.of("topic"), f"there is no topic {source.topic}{near}"))
         if mistakes:
             raise PipelineMistakes(mistakes)
 

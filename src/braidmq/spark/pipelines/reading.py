@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -159,8 +159,10 @@ class _Reader:
         kind = section.one_of(kinds)
         return kinds[kind](name, section) if kind else None
 
-    def _place(self, section: Section) -> Place:
-        return Place(self._notebook.file, section.line)
+    def _place(self, section: Section, inner: Section | None = None) -> Place:
+        """`inner` has keys of its own: those of a window, a join and the like."""
+        lines = section.lines | (inner.lines if inner is not None else {})
+        return Place(self._notebook.file, section.line, lines)
 
     def _path(self, section: Section, key: str) -> str:
         text = section.text(key, required=True) or ""
@@ -279,7 +281,7 @@ class _Reader:
             inner.note(f"{inner.what} needs compute: a mapping of columns to aggregates, such as n: count(*)")
         step = WindowStep(
             name=name,
-            place=self._place(section),
+            place=self._place(section, inner),
             inputs=_one_input(section),
             column=inner.text("on", required=True) or "",
             size=size,
@@ -301,7 +303,7 @@ class _Reader:
             )
         step = JoinStep(
             name=name,
-            place=self._place(section),
+            place=self._place(section, inner),
             inputs=inputs,
             on=inner.names("on", required=True),
             kind=inner.choice("kind", JoinKind, JoinKind.INNER),
@@ -315,13 +317,15 @@ class _Reader:
         inner = section.section("dedup", f"dedup of {name}") or section
         by, within = inner.names("by", required=True), inner.duration("within")
         inner.finish()
-        return DedupStep(name, self._place(section), _one_input(section), by, within, _watermark(section))
+        place = self._place(section, inner)
+        return DedupStep(name, place, _one_input(section), by, within, _watermark(section))
 
     def _newest_step(self, name: str, section: Section) -> NewestStep:
         inner = section.section("newest", f"newest of {name}") or section
         by, order_by = inner.names("by", required=True), inner.names("order_by", required=True)
         inner.finish()
-        return NewestStep(name, self._place(section), _one_input(section), by, order_by, _watermark(section))
+        place = self._place(section, inner)
+        return NewestStep(name, place, _one_input(section), by, order_by, _watermark(section))
 
     # Sinks
 
@@ -379,7 +383,7 @@ class _Reader:
         )
 
 
-def _options(section: Section, known: Iterable[str]) -> Options:
+def _options(section: Section, known: Collection[str]) -> Options:
     found = section.options("options")
     if wrong := mistake_in(found, known):
         section.note(f"options: {wrong}", section.line_of("options"))

@@ -38,6 +38,10 @@ class Section:
     def note(self, text: str, line: int | None = None) -> None:
         self.notebook.note(self.line if line is None else line, text)
 
+    @property
+    def lines(self) -> dict[str, int]:
+        return {key: node.line for key, node in self._entries.items()}
+
     def line_of(self, key: str) -> int:
         return self._entries[key].line if key in self._entries else self.line
 

@@ -19,7 +19,7 @@ from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import topic_options
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.frames import columns_there, output_mode, told_at
-from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.mistakes import PipelineMistakes
 from braidmq.spark.pipelines.model import (
     LakeSink,
     Options,
@@ -87,7 +87,7 @@ def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every:
 
 def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataStreamWriter:
     """A lake of our own on a file system; behind a URL Spark's Parquet sink, which counts batches too."""
-    columns_there(frame, tuple(filter(None, [sink.date_of])), sink.place, f"sink {sink.name}")
+    columns_there(frame, tuple(filter(None, [sink.date_of])), sink.place.of("date_of"), f"sink {sink.name}")
     own = own_date(frame.schema, sink)
     if own is not None:
         frame = frame.withColumnRenamed(own, DATE)
@@ -116,9 +116,10 @@ def own_date(schema: StructType, sink: LakeSink) -> str | None:
         kind = field.dataType.simpleString()
         if kind != "date" or sink.date_of not in (None, field.name):
             what = f"is {kind.upper()}" if kind != "date" else f"is not the date of {sink.date_of}"
-            raise PipelineError(
-                f"{sink.place}: sink {sink.name}: column {field.name} {what}, and the files of a lake"
-                f" lie by the date in a column of that name; rename it: SELECT {field.name} AS day"
+            raise PipelineMistakes.at(
+                sink.place,
+                f"sink {sink.name}: column {field.name} {what}, and the files of a lake lie by the date in a"
+                f" column of that name; rename it: SELECT {field.name} AS day",
             )
         return field.name
     return None

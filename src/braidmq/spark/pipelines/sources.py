@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -20,7 +21,7 @@ from braidmq.spark.pipelines import avro, formats, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
 from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
-from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes, closest
 from braidmq.spark.pipelines.model import (
     FileFormat,
     FileSource,
@@ -99,7 +100,9 @@ class Opener:
         try:
             made = StructType.fromDDL(ddl)
         except PySparkException as error:
-            raise PipelineError(f"{source.place}: schema {ddl!r}: {first_line(error)}") from None
+            raise PipelineMistakes.at(
+                source.place.of("schema"), f"schema {ddl!r}: {first_line(error)}"
+            ) from None
         assert isinstance(made, StructType)
         return made
 
@@ -117,7 +120,9 @@ class Opener:
         else:
             found = reader.csv(texts, inferSchema=True, mode="DROPMALFORMED").schema
         if not found.fields:
-            raise PipelineError(f"{source.place}: the sample of topic {source.topic} is not {source.format}")
+            raise PipelineMistakes.at(
+                source.place.of("format"), f"the sample of topic {source.topic} is not {source.format}"
+            )
         ddl = found.toDDL()
         self.checkpoint.keep_schema(source.name, ddl)
         return ddl
@@ -131,15 +136,29 @@ class Opener:
         made = made.options(**dict(source.options))
         if source.schema is not None:
             made = made.schema(source.schema)
-        with told_at(source.place, f"source {source.name}"):
-            return made.load(source.path)
+        place = source.place.of("files")
+        with told_at(place, f"source {source.name}"):
+            try:
+                return made.load(source.path)
+            except AnalysisException as error:
+                if error.getCondition() != "PATH_NOT_FOUND":
+                    raise
+                raise PipelineMistakes.at(place, f"source {source.name}: {_not_there(source.path)}") from None
 
     def _table(self, source: TableSource) -> DataFrame:
         if source.is_directory:
             return table_source.read(self.spark, source.table, source.place)
         reader = self.spark.readStream if source.stream else self.spark.read
-        with told_at(source.place, f"source {source.name}"):
+        with told_at(source.place.of("table"), f"source {source.name}"):
             return reader.options(**dict(source.options)).table(source.table)
+
+
+def _not_there(path: str) -> str:
+    """With what was probably meant, where that can be seen from here."""
+    wanted = Path(path)
+    beside = [each.name for each in wanted.parent.iterdir()] if wanted.parent.is_dir() else []
+    meant = closest(wanted.name, beside)
+    return f"there is no file or directory {path}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def sample(pipeline: Pipeline, source: TopicSource) -> list[bytes]:

@@ -39,7 +39,8 @@ FILE = "pipeline.json"
 STATE = "what keeps state"
 COLUMNS = "what is kept in state"
 SHOWN_LETTERS = 80
-LETTERS_BEFORE = 20
+LETTERS_AROUND = 20
+WORDS_END = " \n,<({["
 _SPAN = re.compile(r'\{"seconds": ([\d.]+)\}')
 
 States = Mapping[str, Mapping[str, str]]
@@ -142,21 +143,29 @@ def _note(queries: list[str], what: str, was: str, now: str) -> str:
 
 
 def _change(what: str, was: str, now: str) -> str:
-    """Both sides from a little before the place where they part, in words."""
+    """Both sides around the place where they part, in words."""
     was, now = (_SPAN.sub(lambda span: str(Duration(float(span[1]))), text) for text in (was, now))
-    pairs = zip(was, now, strict=False)
-    same = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(was), len(now)))
-    begin = 0 if max(len(was), len(now)) <= SHOWN_LETTERS else max(0, same - LETTERS_BEFORE)
+    if max(len(was), len(now)) <= SHOWN_LETTERS:
+        return f"{what} was {was}, now {now}"
+    begin = max(0, _alike(was, now) - LETTERS_AROUND)
     # From the beginning of a word on.
-    while begin and not was[begin - 1].isspace():
+    while begin and was[begin - 1] not in WORDS_END:
         begin -= 1
-    return f"{what} was {_shown(was, begin)}, now {_shown(now, begin)}"
+    after = max(0, _alike(was[begin:][::-1], now[begin:][::-1]) - LETTERS_AROUND)
+    return f"{what} was {_shown(was, begin, after)}, now {_shown(now, begin, after)}"
 
 
-def _shown(text: str, begin: int) -> str:
-    rest = text[begin:]
-    cut = rest if len(rest) <= SHOWN_LETTERS else rest[: SHOWN_LETTERS - 1] + "…"
-    return ("…" if begin else "") + cut
+def _alike(one: str, other: str) -> int:
+    """With how many letters both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+def _shown(text: str, begin: int, after: int) -> str:
+    """Without the first and the last so many letters."""
+    rest = text[begin : len(text) - after]
+    cut = rest if len(rest) <= SHOWN_LETTERS else rest[: SHOWN_LETTERS - 1]
+    return ("…" if begin else "") + cut + ("…" if len(cut) < len(text) - begin else "")
 
 
 def _of_sink(pipeline: Pipeline, sink: Sink) -> Made:
