@@ -17,7 +17,7 @@ from braidmq.cli.output import text_of
 
 if TYPE_CHECKING:
     from braidmq.client.cluster import Cluster
-    from braidmq.client.consumer import Consumer, Message
+    from braidmq.client.consumer import Consumer, Message, Start
 
 LAST_COUNT = 10
 FURTHER_BACK = 8
@@ -68,14 +68,15 @@ def tail(
     with Cluster(bootstrap) as cluster:
         _check_topic(cluster, topic, partition)
         consumer = Consumer(cluster, reset=Start.EARLIEST)
-        ends = _ends(cluster, topic, partition)
+        chosen = partition or range(cluster.partition_count(topic))
+        ends = _edges(cluster, topic, chosen, Start.LATEST)
         if since is not None:
             consumer.assign(topic, ends)
             consumer.seek_to_time(parse_moment(since, cluster.clock.wall_ms()))
         elif offset is not None:
             consumer.assign(topic, ends, _parse_offset(offset))
         else:
-            firsts = _edges(cluster, topic, ends, "earliest")
+            firsts = _edges(cluster, topic, chosen, Start.EARLIEST)
             _print(iter(_last(consumer, topic, firsts, ends, count or LAST_COUNT)), show)
             if not follow:
                 return
@@ -95,17 +96,12 @@ def _check_topic(cluster: Cluster, topic: str, partitions: list[int] | None) -> 
             raise UserMistake(f"{topic} has partitions 0 to {len(described) - 1}, not {partition}")
 
 
-def _ends(cluster: Cluster, topic: str, partitions: list[int] | None) -> dict[int, int]:
-    """The end offset of every partition to be read."""
-    return _edges(cluster, topic, partitions or range(cluster.partition_count(topic)), "latest")
-
-
-def _edges(cluster: Cluster, topic: str, partitions: Iterable[int], edge: str) -> dict[int, int]:
+def _edges(cluster: Cluster, topic: str, partitions: Iterable[int], edge: Start) -> dict[int, int]:
+    """The first offset of every partition, or the one behind its last."""
     from braidmq.client.cluster import TopicPartition
     from braidmq.client.offsets import list_offsets
 
-    at_edge = _parse_offset(edge)
-    found = list_offsets(cluster, {TopicPartition(topic, index): at_edge for index in partitions})
+    found = list_offsets(cluster, {TopicPartition(topic, index): int(edge) for index in partitions})
     return {at.partition: spot.offset for at, spot in found.items()}
 
 
