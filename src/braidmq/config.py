@@ -262,6 +262,15 @@ SERVER: tuple[Option, ...] = (
         "log.sync.threads", Kind.INT, 4, "Threads that wait for the disk in group commits.", low=1, high=64
     ),
     Option(
+        "log.read.threads",
+        Kind.INT,
+        4,
+        "Threads that read what is not in memory: logs opened on first use, old bytes to be checked or sent."
+        " More help a disk that serves many reads at once.",
+        low=1,
+        high=64,
+    ),
+    Option(
         "log.checkpoint.interval.ms",
         Kind.LONG,
         5_000,
@@ -779,6 +788,7 @@ class Config:
     fetch_sessions_max: int
     log_files_open_max: int
     log_sync_threads: int
+    log_read_threads: int
     log_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     log_compaction_check_interval_ms: int

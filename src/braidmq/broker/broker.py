@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from braidmq.broker.admission import Admission
@@ -22,6 +22,7 @@ from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
+from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
@@ -35,6 +36,7 @@ from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
+from braidmq.log.retention import stored_bytes
 from braidmq.platform.clock import Clock, SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from braidmq.platform.lock import DirectoryLock
@@ -45,6 +47,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
+SIZES_PER_JOB = 256
 
 log = logging.getLogger("braid.broker")
 
@@ -63,6 +66,9 @@ class Broker:
         self.disk.makedirs(data)
         self._lock = DirectoryLock(data)
         self.threads = DiskThreads(loop, config.log_sync_threads)
+        # Apart from those that sync: an ack must not wait for somebody's cold read.
+        self.readers = DiskThreads(loop, config.log_read_threads)
+        self._opener = Opener(self.readers, self._open_log)
         self._commit = GroupCommit(loop, self.threads)
         self._files = FileCache(config.log_files_open_max)
         self._producer_limits = ProducerLimits(
@@ -111,6 +117,7 @@ class Broker:
                     await self._close_one(partition)
         self._active.close()
         self.disk.unlink(self.data / "active")
+        self.readers.stop()
         self.threads.stop()
         self.store.close()
         self._lock.release()
@@ -131,6 +138,31 @@ class Broker:
                 f"there is no partition {index} of a topic {topic_name[:60]!r} here",
             )
         return topic.partitions[index]
+
+    def known_partitions(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+        """Those of these partitions that there are."""
+        return [
+            topic.partitions[index]
+            for name, index in places
+            if (topic := self.topics.find(name)) is not None and 0 <= index < len(topic.partitions)
+        ]
+
+    async def closed_sizes(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Bytes on disk of partitions that are not open, and need not be for this."""
+        sizes: dict[Partition, int] = {}
+        waiting = list(partitions)
+
+        def measure() -> None:
+            for partition in waiting[:SIZES_PER_JOB]:
+                try:
+                    sizes[partition] = stored_bytes(self.disk, str(partition.path))
+                except OSError as error:
+                    log.error("%s: its size cannot be told: %s", partition, error)
+
+        while waiting:
+            await self.readers.run(measure)
+            del waiting[:SIZES_PER_JOB]
+        return sizes
 
     def why_writes_are_refused(self) -> str:
         """What a producer is told while the disk is full."""
@@ -191,7 +223,7 @@ class Broker:
             index,
             topic.path,
             topic.config,
-            self._open_log,
+            self._opener,
             self._commit,
             self._on_dirty,
             self.disk,

@@ -1,7 +1,9 @@
 """A partition as its readers and writers see it: a log, a high watermark, and those who wait for it to move.
 
-The log is opened on first use, so a broker with ten thousand partitions starts without touching them. The
-high watermark is the offset below which records may be read. With flush=sync that is what has reached the
+The log is opened on first use, in a thread (`opening`): a broker with ten thousand partitions starts without
+touching them, and serves those that are open while it opens others.
+
+The high watermark is the offset below which records may be read. With flush=sync that is what has reached the
 disk, because a record that was read must never come back with another value after a power loss; with
 flush=async it is the end of the log. The last stable offset is at or before it: where the first transaction
 begins that has not ended. Readers at read_committed get no further, and are told what was aborted before.
@@ -14,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from braidmq.broker.append_line import AppendLine, Prepared, Turn, must_be_inflated
 from braidmq.broker.group_commit import GroupCommit, Job
+from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TimestampType, TopicConfig
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
@@ -52,12 +56,17 @@ class Watcher(Protocol):
 DurableCallback = Callable[[ErrorCode], None]
 
 
+class NotReady(Exception):
+    """What is to be read is being brought from the disk; who watches the partition hears when it is there."""
+
+
 class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_log",
-        "_on_dirty", "_open", "_plain", "_watchers", "dirty", "index", "syncs", "topic",
+        "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_gone",
+        "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_plain", "_refusal", "_watchers", "dirty",
+        "index", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +75,7 @@ class Partition:
         index: int,
         directory: Path,
         config: TopicConfig,
-        open_log: Callable[[Path, TopicConfig], Log],
+        opener: Opener,
         commit: GroupCommit,
         on_dirty: Callable[[Partition], None],
         disk: Disk,
@@ -75,12 +84,19 @@ class Partition:
         self.index = index
         self._directory = directory
         self.dirty = False
-        self._open = open_log
+        self._opener = opener
         self._commit = commit
         self._on_dirty = on_dirty
         self._disk = disk
         self._compactor: Compactor | None = None
         self._log: Log | None = None
+        self._open_waits: list[Callable[[], None]] | None = None
+        self._refusal: ApiError | None = None
+        """Why the log is not open, since somebody last waited for it."""
+        self._gone = False
+        self._line: AppendLine | None = None
+        self.ready = False
+        """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
         self._watchers: set[Watcher] | None = None
@@ -93,6 +109,7 @@ class Partition:
         self.syncs = config.flush == Flush.SYNC.value
         append_time = config.message_timestamp_type == TimestampType.APPEND.value
         self._plain = self._codec is None and not append_time and not config.compacts
+        self._judge_ready()
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -111,20 +128,55 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """The log, opened and recovered if this is its first use."""
+        """The log. Who serves clients waits for `when_open` first: here a closed one is opened at once."""
         if self._log is None:
-            try:
-                self._log = self._open(self.path, self._config)
-            except OSError as error:
-                raise ApiError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot open the log: {error}"
-                ) from error
+            if self._refusal is None:
+                outcome = self._opener.open_now(self)
+                if isinstance(outcome, ApiError):
+                    raise outcome
+                self.adopt(outcome)
+                return outcome
+            raise self._refusal
         return self._log
+
+    def when_open(self, then: Callable[[], None]) -> None:
+        """Calls back when the log is open, or when `log` says why it is not; at once if there is no wait."""
+        if self._log is not None or self._gone:
+            then()
+            return
+        if self._open_waits is None:
+            self._open_waits = []
+            self._refusal = None
+            self._opener.request(self)
+        self._open_waits.append(then)
+
+    def prefer_open(self) -> None:
+        """Somebody waits with a write: this log is opened before others."""
+        self._opener.prefer(self)
+
+    def opened(self, outcome: Log | ApiError) -> None:
+        """What became of opening the log in a thread."""
+        if isinstance(outcome, Log):
+            if self._gone:
+                outcome.abandon()
+            elif self._log is None:
+                self.adopt(outcome)
+        elif not self._gone:
+            self._refusal = outcome
+        waits, self._open_waits = self._open_waits, None
+        for then in waits or ():
+            then()
+        if self._watchers:
+            self._notify()
 
     def adopt(self, log: Log) -> None:
         """Takes a log that was opened elsewhere, in a thread that recovered it."""
         assert self._log is None, f"{self} is open already"
         self._log = log
+        self._judge_ready()
+
+    def _judge_ready(self) -> None:
+        self.ready = self._log is not None and self._line is None and self._plain
 
     @property
     def high_watermark(self) -> int:
@@ -142,11 +194,31 @@ class Partition:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, now_ms: int, guard: Guard | None = None) -> tuple[Appended, int]:
-        """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
+    def append_waits(self, batch: memoryview) -> bool:
+        """Whether a batch must go `in_line`: the log is closed, others wait, or it takes long to prepare."""
+        return self._log is None or self._line is not None or (not self._plain and self.is_heavy(batch))
 
-        A batch that begins a transaction needs the guard with which it was verified.
-        """
+    def in_line(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
+        """Calls `turn` when the batch may be appended, after those that came before it."""
+        if self._line is None:
+            self._line = AppendLine(self, self._opener.threads, self._leave_line)
+            self._judge_ready()
+        self._line.join(batch, now_ms, turn)
+
+    def _leave_line(self) -> None:
+        self._line = None
+        self._judge_ready()
+
+    def is_heavy(self, batch: bytearray | memoryview) -> bool:
+        """Whether the topic needs to look into this batch, and that may take long."""
+        return (
+            not self._plain
+            and (self._codec is not None or self._config.compacts)
+            and (must_be_inflated(batch))
+        )
+
+    def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
+        """The batch, checked, as the topic wants it; may run in any thread."""
         config = self._config
         header = check_produced(batch, config.max_message_bytes)
         if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
@@ -155,6 +227,16 @@ class Partition:
             self._check_timestamp(header, now_ms)
         if not self._plain:
             batch, header = self._as_the_topic_wants(batch, header, now_ms)
+        return batch, header
+
+    def append(
+        self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
+    ) -> tuple[Appended, int]:
+        """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
+
+        A batch that begins a transaction needs the guard with which it was verified.
+        """
+        batch, header = self.prepare(batch, now_ms) if prepared is None else prepared
         log = self._log if self._log is not None else self.log
         appended = log.append(batch, header, LEADER_EPOCH, guard)
         self._grown(log)
@@ -272,15 +354,27 @@ class Partition:
     def read(self, offset: int, max_bytes: int, committed: bool = False) -> FileSlice | None:
         """Batches from `offset` up to the high watermark, as a file range; None if there are none yet.
 
-        With `committed` only up to the last stable offset.
+        With `committed` only up to the last stable offset. NotReady if the disk must be waited for first.
         """
-        log = self._log if self._log is not None else self.log
+        log = self._log
+        if log is None:
+            raise self._not_open()
         limit = log.durable_offset if self.syncs else log.end_offset
         if committed and log.producers.transactions is not None:
             limit = log.producers.transactions.last_stable_offset(limit)
         if limit <= offset <= log.end_offset:
             return None
         return log.read(offset, max_bytes, limit)
+
+    def _not_open(self) -> Exception:
+        refusal = self._refusal
+        if refusal is None:
+            self.when_open(_nothing)
+            return NotReady(f"{self} is being opened")
+        if not self._gone:
+            # Told once; whoever asks next has it tried again.
+            self._refusal = None
+        return refusal
 
     def aborted(self, offset: int, found: FileSlice) -> list[Aborted]:
         """The aborted transactions among what `read` found from `offset` on."""
@@ -352,10 +446,18 @@ class Partition:
         if self._log is not None:
             self._log.close()
             self._log = None
+        self._judge_ready()
 
     def discard(self) -> None:
         """Lets go of a deleted partition: nobody waits on, no handle stays."""
+        self._gone = True
+        self._refusal = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self} was deleted")
         self._give_up(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self._log is not None:
             self._log.abandon()
             self._log = None
+        self._judge_ready()
+
+
+def _nothing() -> None:
+    """For those who watch the partition anyway."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.opening import opened
 from braidmq.broker.partition import Partition
 from braidmq.broker.share_partition import Delivered, SharePartition
 from braidmq.broker.share_records import STATE_TOPIC, Place, StoredWindow, StoredWindows, tombstones
@@ -110,7 +111,9 @@ class Sharing:
         return [part for part in self._parts.values() if part.place.group_id == group_id]
 
     async def open(self, places: Iterable[Place]) -> None:
-        """Makes the windows that are not there yet; where they start is on disk on return."""
+        """Opens the partitions, and makes the windows that are not there yet; those are on disk on return."""
+        places = list(places)
+        await opened(found for place in places if (found := self._partition(place)) is not None)
         missing = [place for place in places if place not in self._parts]
         if not missing:
             return

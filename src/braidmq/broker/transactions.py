@@ -260,15 +260,19 @@ class TransactionCoordinator:
             return
         outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
         end = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
-        try:
-            stored_at = partition.append_marker(end, marker.transaction_version)
-        except ApiError as error:
-            settled(error.code)
-        else:
-            if partition.syncs:
-                partition.when_durable(stored_at, settled)
+
+        def write() -> None:
+            try:
+                stored_at = partition.append_marker(end, marker.transaction_version)
+            except ApiError as error:
+                settled(error.code)
             else:
-                settled(ErrorCode.NONE)
+                if partition.syncs:
+                    partition.when_durable(stored_at, settled)
+                else:
+                    settled(ErrorCode.NONE)
+
+        partition.when_open(write)
 
     def _partition(self, place: Place) -> Partition | None:
         topic = self._topics.find(place[0])

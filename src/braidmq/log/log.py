@@ -98,15 +98,11 @@ class Log:
         files: FileCache,
         producers: ProducerLimits,
     ) -> Log:
-        """Opens the log in `path`, creating or recovering it; may run in any thread."""
-        topmost = disk.makedirs(path)
+        """Opens or recovers the log in `path`; may run in any thread. Its first batch makes the directory."""
         directory = new_directory(disk, files, str(path), config.index_interval_bytes)
         recovered = Recovery(directory, clock, producers).run()
         log = cls(config, clock, recovered)
-        if topmost is not None:
-            # Synced with the first flush or checkpoint: until then there is nothing in them to lose.
-            log._unsynced_directories = lineage(path, topmost)
-        elif recovered.checkpoint is None and log.end_offset:
+        if recovered.checkpoint is None and log.end_offset:
             sync_ancestors(disk, path)
         if recovered.must_checkpoint:
             log._checkpoint_now()
@@ -164,9 +160,9 @@ class Log:
         ):
             segment = self.roll(now_ms)
         stamp(batch, base_offset, leader_epoch)
-        if not segment.dirty:
-            self._soil(segment)
         try:
+            if not segment.dirty:
+                self._soil(segment)
             segment.append(batch, base_offset, header.max_timestamp)
         except OSError as error:
             raise self._undo_append(segment, error) from error
@@ -179,8 +175,12 @@ class Log:
     def _soil(self, segment: Segment) -> None:
         segment.dirty = True
         self._dirty.append(segment)
-        if not segment.exists and self._path not in self._unsynced_directories:
-            self._unsynced_directories.append(self._path)
+        if not segment.exists:
+            topmost = self._disk.makedirs(self._path)
+            if topmost is not None:
+                self._unsynced_directories = lineage(Path(self._path), topmost)
+            elif self._path not in self._unsynced_directories:
+                self._unsynced_directories.append(self._path)
 
     def _undo_append(self, segment: Segment, error: OSError) -> ApiError:
         try:
@@ -347,7 +347,7 @@ class Log:
 
     def checkpoint_begin(self) -> CheckpointJob | None:
         """A job that writes recovery point, start offset, epochs and producers; None if they are on disk."""
-        if self.failed is not None:
+        if self.failed is not None or (self._checkpoint_file.written is None and not self.end_offset):
             return None
         self.producers.expire(self._clock.wall_ms())
         self._active.index.write_out()

@@ -70,9 +70,10 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Leaves the directory so that every byte of every segment belongs to the log and is durable."""
-        names = swap.recover(self._disk, self._path, self._disk.listdir(self._path))
+        names = swap.recover(self._disk, self._path, self._names())
         bases = self._tidy(names)
-        self._point = checkpoints.load(self._disk, self._path)
+        if checkpoints.CHECKPOINT_NAME in names:
+            self._point = checkpoints.load(self._disk, self._path)
         if self._point is not None:
             self._directory.epochs = LeaderEpochs(self._point.epochs)
         elif checkpoints.CHECKPOINT_NAME in names:
@@ -87,6 +88,13 @@ class Recovery:
         return recovered
 
     # -- the directory --------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        """What is in the directory; one that nothing was ever written to does not exist."""
+        try:
+            return self._disk.listdir(self._path)
+        except FileNotFoundError:
+            return []
 
     def _tidy(self, names: list[str]) -> list[int]:
         """Base offsets of the segments; what a crash left half done is finished or removed."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from braidmq.config import NO_LIMIT, TopicConfig
-from braidmq.log.segment import NO_TIMESTAMP, Segment
+from braidmq.log.segment import LOG_SUFFIX, NO_TIMESTAMP, Segment
 from braidmq.platform.disk import Disk
 
 
@@ -56,3 +56,12 @@ def remove(disk: Disk, paths: Iterable[Path]) -> None:
             disk.unlink(path)
         except FileNotFoundError:
             pass  # the topic was deleted meanwhile
+
+
+def stored_bytes(disk: Disk, path: str) -> int:
+    """Bytes in the segments of a log that is not open; blocks."""
+    try:
+        names = disk.listdir(path)
+    except FileNotFoundError:
+        return 0
+    return sum(disk.size(f"{path}/{name}") for name in names if name.endswith(LOG_SUFFIX))

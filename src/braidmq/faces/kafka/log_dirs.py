@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from braidmq.broker.partition import Partition
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
-from braidmq.wire.errors import ApiError
 from braidmq.wire.messages.cluster import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -18,8 +19,10 @@ from braidmq.wire.messages.cluster import (
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
+UNKNOWN = -1
 
-def describe_log_dirs(
+
+async def describe_log_dirs(
     face: KafkaFace, request: DescribeLogDirsRequest, asked: Asked
 ) -> DescribeLogDirsResponse:
     broker = face.broker
@@ -31,6 +34,8 @@ def describe_log_dirs(
             for each in request.topics
             if (topic := broker.topics.find(each.topic)) is not None
         ]
+    closed = [topic.partitions[index] for topic, indexes in wanted for index in indexes]
+    sizes = await broker.closed_sizes(one for one in closed if not one.is_open)
     usage = broker.disk.usage(broker.data)
     return DescribeLogDirsResponse(
         results=[
@@ -38,7 +43,7 @@ def describe_log_dirs(
                 log_dir=str(broker.data),
                 topics=[
                     DescribeLogDirsTopic(
-                        name=topic.name, partitions=[_describe(topic, index) for index in indexes]
+                        name=topic.name, partitions=[_describe(topic, index, sizes) for index in indexes]
                     )
                     for topic, indexes in wanted
                 ],
@@ -49,9 +54,7 @@ def describe_log_dirs(
     )
 
 
-def _describe(topic: Topic, index: int) -> DescribeLogDirsPartition:
-    try:
-        size_bytes = topic.partitions[index].log.size_bytes
-    except ApiError:
-        size_bytes = -1
+def _describe(topic: Topic, index: int, sizes: Mapping[Partition, int]) -> DescribeLogDirsPartition:
+    partition = topic.partitions[index]
+    size_bytes = partition.log.size_bytes if partition.is_open else sizes.get(partition, UNKNOWN)
     return DescribeLogDirsPartition(partition_index=index, partition_size=size_bytes)

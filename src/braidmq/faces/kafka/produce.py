@@ -3,6 +3,8 @@
 Appending is synchronous; the received bytes are on their way to the disk when `handle` returns. acks=0 gets
 no answer. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
 put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well.
+A batch whose partition is being opened, or that takes long to recompress, waits in the partition's line; what
+all of them hold is bounded, and past that a producer is asked to try again.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from braidmq.broker.admission import Admission, Producer
+from braidmq.broker.append_line import Prepared, Turn
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
@@ -62,6 +65,15 @@ class _Question(NamedTuple):
     at: int
 
 
+class _Held(NamedTuple):
+    """A batch that waits in its partition's line, and where its result goes."""
+
+    partition: Partition
+    batch: bytearray
+    results: list[PartitionResult]
+    at: int
+
+
 class _Asked(NamedTuple):
     """What holds for every partition of a request."""
 
@@ -71,6 +83,7 @@ class _Asked(NamedTuple):
     transactional_id: str | None
     waits: list[_Wait]
     questions: list[_Question]
+    held: list[_Held]
 
 
 class ProduceHandler:
@@ -80,10 +93,12 @@ class ProduceHandler:
         self._broker = broker
         self._topics = broker.topics
         self._wall_ms = broker.clock.wall_ms
+        self._held_bytes = 0
+        self._held_bytes_max = broker.config.net_inflight_bytes_max
 
     def handle(self, request: ProduceRequest, version: int, correlation_id: int) -> Parts | Pending | None:
         refusal = self._refusal(request)
-        asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [])
+        asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
         answer: list[tuple[str | None, bytes | None, list[PartitionResult]]] = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
@@ -96,9 +111,9 @@ class ProduceHandler:
                 else:
                     assert topic is not None
                     results.append(self._append(topic, index, records, asked, results))
-        if not asked.waits and not asked.questions:
+        if not asked.waits and not asked.questions and not asked.held:
             return None if request.acks == 0 else [wire.encode_response(version, correlation_id, answer)]
-        waiting = _WaitingProduce(self._broker.admission, asked, answer, correlation_id)
+        waiting = _WaitingProduce(self, self._broker.admission, asked, answer, correlation_id)
         return None if request.acks == 0 else waiting.pending
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
@@ -140,6 +155,10 @@ class ProduceHandler:
         try:
             partition = _partition(topic, index)
             batch = _batch(partition, records, asked.version)
+            if not partition.ready and partition.append_waits(batch):
+                self._hold(len(batch))
+                asked.held.append(_Held(partition, bytearray(batch), results, len(results)))
+                return _UNDECIDED
             producer = None if asked.transactional_id is None else _producer(batch, asked)
             if producer is not None and not self._broker.admission.is_admitted(partition, producer):
                 # Copied, as the buffer in which it came belongs to the connection.
@@ -154,6 +173,19 @@ class ProduceHandler:
         if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
             asked.waits.append(_Wait(partition, end, results, len(results)))
         return _accepted(partition, appended)
+
+    def _hold(self, size: int) -> None:
+        if self._held_bytes + size > self._held_bytes_max:
+            raise ApiError(
+                _RETRIED_AS,
+                f"{self._held_bytes:,} bytes wait for partitions to be opened or batches to be recompressed;"
+                " try again (net.inflight.bytes.max)",
+            )
+        self._held_bytes += size
+
+    def let_go(self, size: int) -> None:
+        """A batch that was held has been appended or refused."""
+        self._held_bytes -= size
 
 
 def _producer(batch: memoryview, asked: _Asked) -> Producer | None:
@@ -191,10 +223,11 @@ def _batch(partition: Partition, records: bytes | memoryview | None, version: in
 class _WaitingProduce:
     """A request some of whose batches wait: to be let into a transaction, or to be on disk."""
 
-    __slots__ = ("_answer", "_asked", "_correlation_id", "_left", "pending")
+    __slots__ = ("_admission", "_answer", "_asked", "_correlation_id", "_handler", "_left", "pending")
 
     def __init__(
         self,
+        handler: ProduceHandler,
         admission: Admission,
         asked: _Asked,
         answer: list[tuple[str | None, bytes | None, list[PartitionResult]]],
@@ -204,18 +237,46 @@ class _WaitingProduce:
         self._asked = asked
         self._answer = answer
         self._correlation_id = correlation_id
-        self._left = len(asked.waits) + len(asked.questions)
+        self._handler = handler
+        self._admission = admission
+        self._left = len(asked.waits) + len(asked.questions) + len(asked.held)
         for wait in asked.waits:
             wait.partition.when_durable(wait.offset, self._settler(wait))
         for question in asked.questions:
-            self._ask(admission, question)
+            self._ask(question)
+        for held in asked.held:
+            held.partition.in_line(held.batch, asked.now_ms, self._turn(held))
 
-    def _ask(self, admission: Admission, question: _Question) -> None:
+    def _turn(self, held: _Held) -> Turn:
+        partition, batch, results, at = held
+
+        def turn(outcome: Prepared | ApiError | None) -> None:
+            self._handler.let_go(len(batch))
+            if isinstance(outcome, ApiError):
+                results[at] = _refused(partition.index, outcome)
+                self._done()
+                return
+            try:
+                asked = self._asked
+                producer = None if asked.transactional_id is None else _producer(memoryview(batch), asked)
+                admitted = producer is None or self._admission.is_admitted(partition, producer)
+            except ApiError as error:
+                results[at] = _refused(partition.index, error)
+                self._done()
+                return
+            if producer is not None and not admitted:
+                self._ask(_Question(partition, producer, batch, results, at), outcome)
+            else:
+                self._append(held, None, outcome)
+
+        return turn
+
+    def _ask(self, question: _Question, prepared: Prepared | None = None) -> None:
         partition, producer, batch, results, at = question
 
         def decided(code: ErrorCode, guard: Guard | None) -> None:
             if code is ErrorCode.NONE:
-                self._append(question, guard)
+                self._append(_Held(partition, batch, results, at), guard, prepared)
                 return
             code = _RETRIED_AS if code in _RETRIED else told(code, Api.PRODUCE, self._asked.version)
             why = f"{partition}: the batch is not part of a transaction of {producer.transactional_id!r}"
@@ -225,15 +286,15 @@ class _WaitingProduce:
         try:
             # Before anybody is asked: a batch that is broken must not become part of a transaction.
             header = check_produced(batch, partition.config.max_message_bytes)
-            admission.admit(partition, producer, header, decided)
+            self._admission.admit(partition, producer, header, decided)
         except ApiError as error:
             results[at] = _refused(partition.index, error)
             self._done()
 
-    def _append(self, question: _Question, guard: Guard | None) -> None:
-        partition, _, batch, results, at = question
+    def _append(self, held: _Held, guard: Guard | None, prepared: Prepared | None) -> None:
+        partition, batch, results, at = held
         try:
-            appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard)
+            appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard, prepared)
         except ApiError as error:
             results[at] = _refused(partition.index, error)
             self._done()

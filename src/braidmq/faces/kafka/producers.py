@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.opening import opened
 from braidmq.faces.kafka.asked import Asked
 from braidmq.log.producer_state import ProducerEntry
 from braidmq.log.transactions import PartitionTransactions
@@ -68,10 +69,15 @@ async def _init_transactional(
     )
 
 
-def describe_producers(
+async def describe_producers(
     face: KafkaFace, request: DescribeProducersRequest, asked: Asked
 ) -> DescribeProducersResponse:
     """The producers a partition remembers, and where their open transactions begin."""
+    await opened(
+        face.broker.known_partitions(
+            (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+        )
+    )
     return DescribeProducersResponse(
         topics=[
             TopicResponse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_records import Place
 from braidmq.broker.topic import Topic
@@ -122,9 +123,11 @@ def _idle_group(face: KafkaFace, group_id: str) -> None:
 # -- where a group is ---------------------------------------------------------------------------
 
 
-def describe_share_group_offsets(
+async def describe_share_group_offsets(
     face: KafkaFace, request: DescribeShareGroupOffsetsRequest, asked: Asked
 ) -> DescribeShareGroupOffsetsResponse:
+    for group in request.groups:
+        await opened(part.partition for part in face.broker.sharing.of_group(group.group_id))
     return DescribeShareGroupOffsetsResponse(groups=[_offsets(face, each) for each in request.groups])
 
 
