@@ -20,6 +20,7 @@ from braidmq.broker.append_line import AppendLine, Prepared, Turn, must_be_infla
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TimestampType, TopicConfig
+from braidmq.log.cold import Cold, ColdJob, ColdRead
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
@@ -64,9 +65,9 @@ class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_gone",
-        "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_plain", "_refusal", "_watchers", "dirty",
-        "index", "ready", "syncs", "topic",
+        "_codec", "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits",
+        "_gone", "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_plain", "_refusal", "_watchers",
+        "dirty", "index", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +94,7 @@ class Partition:
         self._open_waits: list[Callable[[], None]] | None = None
         self._refusal: ApiError | None = None
         """Why the log is not open, since somebody last waited for it."""
+        self._cold_jobs: set[tuple[int, int]] | None = None
         self._gone = False
         self._line: AppendLine | None = None
         self.ready = False
@@ -364,7 +366,31 @@ class Partition:
             limit = log.producers.transactions.last_stable_offset(limit)
         if limit <= offset <= log.end_offset:
             return None
-        return log.read(offset, max_bytes, limit)
+        try:
+            found = log.read(offset, max_bytes, limit, Cold.RAISES)
+        except ColdRead as cold:
+            self._fetch_cold(cold.job)
+            raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
+        if found is not None and not self.dirty:
+            found.hot = False
+        return found
+
+    def _fetch_cold(self, job: ColdJob) -> None:
+        """Has a job done in a thread, once however many readers need it; then they try again."""
+        under_way = self._cold_jobs
+        if under_way is None:
+            under_way = self._cold_jobs = set()
+        if job.key in under_way:
+            return
+        under_way.add(job.key)
+
+        def done(_: BaseException | None) -> None:
+            under_way.discard(job.key)
+            job.done()
+            if self._watchers:
+                self._notify()
+
+        self._opener.threads.submit(job.run, done)
 
     def _not_open(self) -> Exception:
         refusal = self._refusal

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from braidmq.broker.internal_topic import KeyValue
-from braidmq.broker.partition import Partition
+from braidmq.broker.partition import NotReady, Partition
 from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
 from braidmq.delivery import stored
 from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
@@ -71,14 +71,22 @@ class SharePartition:
     def acquire(
         self, member_id: str, now_ms: int, records_max: int, bytes_max: int, exact: bool = False
     ) -> Delivered:
-        """Hands out what is available, up to the high watermark and (whole batches) the limits."""
+        """Hands out what is available, up to the high watermark and (whole batches) the limits.
+
+        NotReady if the disk has to be waited for before there is anything.
+        """
         self.follow_log()
         acquired: list[Acquired] = []
         pieces: list[memoryview] = []
         left, size = records_max, 0
         while left > 0 and (size < bytes_max or not pieces):
             offset = self.window.fetch_offset(now_ms)
-            found = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
+            try:
+                found = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
+            except NotReady:
+                if not acquired:
+                    raise
+                break
             if offset is None or found is None:
                 break
             content, batches = found

@@ -155,13 +155,15 @@ class FileCache:
 class FileSlice:
     """A range of a segment file that can be sent; the file stays open until `release`."""
 
-    __slots__ = ("file", "position", "size")
+    __slots__ = ("file", "hot", "position", "size")
 
-    def __init__(self, file: OpenFile, position: int, size: int) -> None:
+    def __init__(self, file: OpenFile, position: int, size: int, hot: bool = False) -> None:
         file.pins += 1
         self.file: OpenFile | None = file
         self.position = position
         self.size = size
+        self.hot = hot
+        """Whether it was written a moment ago, and so is in the page cache."""
 
     def read(self) -> bytes:
         """The bytes themselves, for those who must look at them."""

@@ -69,6 +69,14 @@ class FlushJob:
             file.unpin()
 
 
+def make_directory(disk: Disk, path: str, unsynced: list[str]) -> None:
+    """Makes a log's directory if it is missing; `unsynced` gets what the next flush must sync."""
+    topmost = disk.makedirs(path)
+    for directory in [path] if topmost is None else lineage(Path(path), topmost):
+        if directory not in unsynced:
+            unsynced.append(directory)
+
+
 def lineage(path: Path, topmost: Path) -> list[str]:
     """Directories to sync so that `path`, created from `topmost` on, is found again after a crash."""
     return [str(parent) for parent in (path, *path.parents) if parent.is_relative_to(topmost.parent)]

@@ -16,13 +16,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from braidmq.config import TimestampType, TopicConfig
 from braidmq.log import lookup
+from braidmq.log.appended import Appended
 from braidmq.log.checkpoint import Checkpoint, CheckpointFile, CheckpointJob
+from braidmq.log.cold import HOT_BYTES, Cold, ColdRead, WakeJob
 from braidmq.log.files import FileCache, FileSlice
-from braidmq.log.flush import FlushJob, lineage, sync_ancestors
+from braidmq.log.flush import FlushJob, make_directory, sync_ancestors
 from braidmq.log.index import RELATIVE_OFFSET_MAX
 from braidmq.log.producer_state import ProducerLimits, ProducerState
 from braidmq.log.recovery import Recovered, Recovery, new_directory, replay_producers
@@ -38,15 +39,6 @@ from braidmq.wire.records import BatchHeader, parse_header, stamp
 __all__ = ["Appended", "CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
 
 _base_offset = attrgetter("base_offset")
-
-
-class Appended(NamedTuple):
-    """What became of a batch."""
-
-    base_offset: int
-    append_time_ms: int
-    """The broker's stamp under LogAppendTime, else -1."""
-    duplicate: bool
 
 
 class Log:
@@ -176,11 +168,7 @@ class Log:
         segment.dirty = True
         self._dirty.append(segment)
         if not segment.exists:
-            topmost = self._disk.makedirs(self._path)
-            if topmost is not None:
-                self._unsynced_directories = lineage(Path(self._path), topmost)
-            elif self._path not in self._unsynced_directories:
-                self._unsynced_directories.append(self._path)
+            make_directory(self._disk, self._path, self._unsynced_directories)
 
     def _undo_append(self, segment: Segment, error: OSError) -> ApiError:
         try:
@@ -222,7 +210,9 @@ class Log:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int) -> FileSlice | None:
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, cold: Cold = Cold.WAITS
+    ) -> FileSlice | None:
         """Batches from the one that holds `offset` on, all below `limit_offset`; None if there are none yet.
 
         At least one whole batch, even if larger than `max_bytes`; the last one may be cut. ApiError
@@ -237,6 +227,9 @@ class Log:
         segment = self._active
         if offset < segment.base_offset:
             segment = self._segments[self._number_of(offset)]
+            segment.used = True
+        if segment.resting and cold is Cold.RAISES:
+            raise ColdRead(WakeJob(self._disk, segment, offset))
         found = segment.locate(offset)
         if found is None:
             return self._read_next(segment, max_bytes, limit_offset)
@@ -247,10 +240,16 @@ class Log:
         if size < max_bytes:
             size = max_bytes if max_bytes < left else left
         if position < segment.untrusted_below:
-            segment.verify(position, size)
+            size = segment.verify(position, size, cold)
         file = segment.open()
         file.used = True
-        return FileSlice(file, position, size)
+        hot = segment is self._active and segment.size_bytes - position <= HOT_BYTES
+        return FileSlice(file, position, size, hot)
+
+    def rest(self) -> None:
+        """Called now and then: what was not read since the last time is taken for cold."""
+        for segment in self._segments[:-1]:
+            segment.resting, segment.used = not segment.used, False
 
     def offset_behind(self, offset: int, found: FileSlice) -> int | None:
         """An offset not before the end of what `read(offset)` found; None if only the log's end is known."""

@@ -25,7 +25,7 @@ from braidmq.group.consumer_member import Heartbeat
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header
-from unit.embedded import TurnedClock, append, embedded
+from unit.embedded import TurnedClock, append, embedded, readable
 
 Story = Callable[[Broker], Awaitable[None]]
 ALL = 1_000_000
@@ -56,6 +56,7 @@ async def opened(broker: Broker, group: str = "workers") -> SharePartition:
     await broker.sharing.open([place])
     found = broker.sharing.find(place)
     assert found is not None
+    await readable(found.partition)
     return found
 
 

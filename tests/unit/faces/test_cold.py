@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.platform.disk import RealDisk, StrPath
+from braidmq.broker.partition import Partition
+from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -40,7 +42,7 @@ from braidmq.wire.messages.producers import (
     DescribeProducersResponse,
     TopicRequest,
 )
-from braidmq.wire.records import build_batch, records
+from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
 from unit.embedded import append, embedded
 from unit.faces.spoken import Speaker
 from unit.faces.test_produce import batch_of, produce
@@ -101,12 +103,17 @@ async def fetch(one: Speaker, *indexes: int, offset: int = 0, **rest: int) -> di
 
 
 async def _fetch(one: Speaker) -> None:
-    found = await fetch(one, *range(PARTITIONS))
-    assert len(found) == PARTITIONS
-    for index, part in found.items():
-        count = RECORDS if index < PARTITIONS // 2 else 0
-        assert (part.error_code, part.high_watermark, part.log_start_offset) == (0, count, 0)
-        assert len(list(records(part.records))) == count if count else not part.records
+    read = set()
+    while len(read) < PARTITIONS // 2:
+        found = await fetch(one, *range(PARTITIONS))
+        assert len(found) == PARTITIONS
+        assert any(part.records for part in found.values()), "an answer came before there was anything in it"
+        for index, part in found.items():
+            count = RECORDS if index < PARTITIONS // 2 else 0
+            assert (part.error_code, part.high_watermark, part.log_start_offset) == (0, count, 0)
+            if part.records:
+                assert len(list(records(part.records))) == count
+                read.add(index)
 
 
 async def _list_offsets(one: Speaker) -> None:
@@ -340,5 +347,87 @@ def test_recompressing_a_batch_does_not_hold_up_the_loop_and_keeps_the_order(tmp
             assert [(each.error_code, each.base_offset) for each in told] == [
                 (0, RECORDS), (0, RECORDS + 2000),
             ]  # fmt: skip
+
+    asyncio.run(run())
+
+
+async def durable(partition: Partition) -> None:
+    on_disk = asyncio.get_running_loop().create_future()
+    partition.when_durable(partition.log.end_offset, on_disk.set_result)
+    assert await on_disk is ErrorCode.NONE
+
+
+class CheckedDisk(WatchedDisk):
+    """Knows which threads read whole stretches of segments, as checking does."""
+
+    __slots__ = ("checkers",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checkers: set[threading.Thread] = set()
+
+    def open(self, path: StrPath, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _CheckedFile(self, os.open(path, flags, 0o644))
+
+
+class _CheckedFile(RealFile):
+    def __init__(self, disk: CheckedDisk, fd: int) -> None:
+        super().__init__(fd)
+        self._disk = disk
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        self._disk.checkers.add(threading.current_thread())
+        return super().read_into(buffer, position)
+
+
+def test_old_bytes_are_checked_off_the_loop(tmp_path: Path) -> None:
+    """L14 L6: what an earlier run wrote is read and checked in a thread, a bounded piece for each read."""
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker:
+            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            for _ in range(30):
+                append(partition, b"x" * 100_000, broker.clock.wall_ms())
+            await durable(partition)
+        disk = CheckedDisk()
+        async with embedded(tmp_path, disk=disk) as broker:
+            one, offset = Speaker(broker), 0
+            disk.checkers.clear()
+            while offset < 30:
+                part = (await fetch(one, 0, offset=offset, max_bytes=8 << 20))[0]
+                assert part.error_code == 0
+                assert part.records, "an answer came before there was anything in it"
+                at = 0
+                while len(part.records) - at >= HEADER_BYTES:
+                    header = parse_header(part.records, at)
+                    if header.size > len(part.records) - at:
+                        break
+                    at += header.size
+                    offset = header.next_offset
+            assert disk.checkers
+            assert threading.main_thread() not in disk.checkers
+
+    asyncio.run(run())
+
+
+def test_sound_batches_before_damage_are_served_and_then_the_damage_is_told(tmp_path: Path) -> None:
+    """L6 L14: a check in a thread finds the same as one on the loop did."""
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker:
+            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            for _ in range(3):
+                append(partition, b"x" * 1000, broker.clock.wall_ms())
+            await durable(partition)
+        (segment,) = (tmp_path / "topics").rglob("*.log")
+        content = bytearray(segment.read_bytes())
+        content[-1] ^= 1
+        segment.write_bytes(content)
+        async with embedded(tmp_path) as broker:
+            one = Speaker(broker)
+            part = (await fetch(one, 0))[0]
+            assert (part.error_code, len(part.records)) == (0, len(content) // 3 * 2)
+            assert (await fetch(one, 0, offset=2))[0].error_code == ErrorCode.CORRUPT_MESSAGE
 
     asyncio.run(run())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
 from braidmq.broker.share_partition import Delivered, SharePartition
 from braidmq.broker.share_records import Place
 from braidmq.faces.kafka.asked import Asked
@@ -77,11 +77,12 @@ async def _fill(
         return
     found = answer.acquire()
     wait_ms = min(request.max_wait_ms, face.broker.config.fetch_wait_max_ms)
-    if found or wait_ms <= 0 or face.draining or session.ended:
+    if found or session.ended or (not answer.is_cold and (wait_ms <= 0 or face.draining)):
         return
     waiting = WaitingShareFetch(face, session, wait_ms / 1000)
     try:
-        while not found and await waiting.news():
+        # As with any read of a disk, what is being read is waited for, however short the client's time.
+        while not found and (await waiting.news() or answer.is_cold):
             found = answer.acquire()
     finally:
         waiting.stop()
@@ -99,14 +100,20 @@ class ShareAnswer:
         self._bytes_left = min(request.max_bytes, face.broker.config.fetch_bytes_max)
         self._partitions: dict[Key, ShareFetchPartitionData] = {}
         self._has_news = False
+        self.is_cold = False
+        """Whether the last try met records that are being brought from the disk."""
 
     def acquire(self) -> bool:
         """Hands out what is there, partition by partition, as far as asked for; whether to answer now."""
+        self.is_cold = False
         for key in list(self._session.partitions):
             if self._records_left <= 0 or self._bytes_left <= 0 or self._session.ended:
                 break
             try:
                 delivered = self._deliver(key)
+            except NotReady:
+                self.is_cold = True
+                continue
             except ApiError as error:
                 self.failed(key, error)
                 continue
