@@ -56,7 +56,7 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(config, data)
     await broker.start()
-    reactor = Reactor(config, loop)
+    reactor = Reactor(config, loop, broker.readers.submit)
     try:
         face = KafkaFace(broker)
         host, port = reactor.listen(*listen, lambda connection: KafkaSession(face, connection))

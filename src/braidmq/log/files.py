@@ -170,6 +170,11 @@ class FileSlice:
         assert self.file is not None, "a released slice cannot be read"
         return self.file.disk_file.read_at(self.size, self.position)
 
+    def shared(self) -> FileSlice:
+        """The same range once more, with a hold on the file of its own."""
+        assert self.file is not None, "a released slice cannot be shared"
+        return FileSlice(self.file, self.position, self.size, self.hot)
+
     def release(self) -> None:
         """Lets the file be closed; calling it again does nothing."""
         file, self.file = self.file, None

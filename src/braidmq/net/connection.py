@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Protocol
 
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
-from braidmq.net.outbox import Outbox, Parts, release
+from braidmq.net.outbox import Outbox, Parts, Sent, release
 from braidmq.wire.errors import ProtocolError
 
 RECEIVES_PER_EVENT = 4
@@ -58,6 +58,10 @@ class Limits:
 
     requests_max: int
     send_bytes_max: int
+
+
+ReadAhead = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+"""Runs the first in a thread and then the second, with the error if there was one, on the loop."""
 
 
 class Pending:
@@ -97,9 +101,9 @@ class Connection:
     """A socket, its half-received request, its waiting answers and its queue of bytes to send."""
 
     __slots__ = (
-        "_answers", "_buffer", "_closed", "_draining", "_filled", "_flush_due", "_half_closed", "_hint",
-        "_limits", "_loop", "_on_close", "_out", "_pool", "_reading", "_session", "_sock",
-        "_start", "_writing", "fd", "frame_since", "last_active", "peer",
+        "_answers", "_buffer", "_closed", "_cold", "_draining", "_filled", "_flush_due", "_half_closed",
+        "_hint", "_limits", "_loop", "_on_close", "_out", "_pool", "_read_ahead", "_reading", "_session",
+        "_sock", "_start", "_writing", "fd", "frame_since", "last_active", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +114,7 @@ class Connection:
         pool: BufferPool,
         limits: Limits,
         on_close: Callable[[Connection, str, Ending], None],
+        read_ahead: ReadAhead,
     ) -> None:
         self._sock = sock
         self.fd = sock.fileno()
@@ -126,6 +131,8 @@ class Connection:
         self._answers: list[Pending] | None = None
         """Answers still to come, in order; an idle connection does not even hold an empty list."""
         self._out = Outbox(sock)
+        self._read_ahead = read_ahead
+        self._cold = False
         self._reading = False
         self._writing = False
         self._closed = False
@@ -377,15 +384,18 @@ class Connection:
 
     def flush(self) -> None:
         """Sends until the queue is empty or the socket is full."""
-        if self._closed:
+        if self._closed or self._cold:
             return
         try:
-            emptied = self._out.send()
+            sent = self._out.send()
         except OSError as error:
             self.close(error.strerror or str(error))
             return
         self.last_active = self._loop.time()
-        if not emptied:
+        if sent is Sent.COLD:
+            self._read_first()
+            return
+        if sent is Sent.FULL:
             if not self._writing:
                 self._writing = True
                 self._loop.add_writer(self.fd, self.flush)
@@ -397,6 +407,22 @@ class Connection:
             self.close("closed by the client")
         if not self._reading:
             self._maybe_resume()
+
+    def _read_first(self) -> None:
+        """Has the next range read in a thread; one read at a time for each connection."""
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+        self._cold = True
+        wanted = self._out.next_read()
+
+        def done(_: BaseException | None) -> None:
+            # What could not be read is met again by sendfile, which says so.
+            self._cold = False
+            self._out.on_read(wanted.done())
+            self.flush()
+
+        self._read_ahead(wanted.run, done)
 
     def _maybe_resume(self) -> bool:
         """Reads again after a pause, first what already lies in the buffer; whether it does."""
