@@ -401,7 +401,7 @@ def test_buffers_come_in_powers_of_two() -> None:
 
 
 def test_a_range_that_is_not_in_memory_is_read_before_it_is_sent(
-    peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L14 W3: sendfile never waits for the disk; what follows the range waits with it, in order."""
     content = os.urandom(3_000_000)
@@ -411,7 +411,7 @@ def test_a_range_that_is_not_in_memory_is_read_before_it_is_sent(
     ranges = [FileRange(path, 0, len(content), hot=False)]
 
     async def scenario() -> None:
-        peer = peers(lambda body: [b"head", *ranges] if body == b"cold" else [b"tail"])
+        peer = connect(lambda body: [b"head", *ranges] if body == b"cold" else [b"tail"])
         await peer.send(frame(b"cold") + frame(b"next"))
         got = await peer.receive(4)
         reads = 0
@@ -432,11 +432,11 @@ def test_a_range_that_is_not_in_memory_is_read_before_it_is_sent(
         assert ranges[0].released
         assert all(copy.released for copy in ranges[0].copies)
 
-    peers.run(scenario())
+    connect.run(scenario())
 
 
 def test_a_range_that_was_just_written_is_sent_without_a_look(
-    peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L14 W3: the hot path has no extra system call."""
     path = tmp_path / "segment"
@@ -448,15 +448,15 @@ def test_a_range_that_was_just_written_is_sent_without_a_look(
     monkeypatch.setattr(outbox_module, "is_resident", look)
 
     async def scenario() -> None:
-        peer = peers(lambda _: [FileRange(path, 0, 1000)])
+        peer = connect(lambda _: [FileRange(path, 0, 1000)])
         await peer.send(frame(b"hot"))
         assert await peer.receive(1000) == b"x" * 1000
 
-    peers.run(scenario())
+    connect.run(scenario())
 
 
 def test_a_client_that_leaves_while_its_range_is_read_leaves_nothing_open(
-    peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L14 L7: the read has a hold on the file of its own, and gives it back."""
     path = tmp_path / "segment"
@@ -465,7 +465,7 @@ def test_a_client_that_leaves_while_its_range_is_read_leaves_nothing_open(
     cold = FileRange(path, 0, 1000, hot=False)
 
     async def scenario() -> None:
-        peer = peers(lambda _: [cold])
+        peer = connect(lambda _: [cold])
         await peer.send(frame(b"cold"))
         while not peer.reads:
             await asyncio.sleep(0.001)
@@ -477,7 +477,7 @@ def test_a_client_that_leaves_while_its_range_is_read_leaves_nothing_open(
         done(None)
         assert cold.copies[0].released
 
-    peers.run(scenario())
+    connect.run(scenario())
 
 
 def test_bytes_in_memory_are_told_from_those_on_disk(tmp_path: Path) -> None:
