@@ -77,7 +77,9 @@ class Broker:
         self.store = Store(self.disk, data / "metadata.journal")
         self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
         self.producer_ids = ProducerIds(self.store, self.threads)
-        self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
+        self.housekeeping = Housekeeping(
+            config, data, self.disk, self.clock, self.topics, self.threads, self.readers
+        )
         self.catalog = TopicCatalog(self.topics)
         self.coordinator = Coordinator(self.topics, self.clock, _group_settings(config), self.catalog)
         self.transactions = TransactionCoordinator(
