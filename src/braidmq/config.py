@@ -225,6 +225,16 @@ SERVER: tuple[Option, ...] = (
         high=600_000,
     ),
     Option(
+        "loop.stall.limit.ms",
+        Kind.INT,
+        200,
+        "A turn of the event loop that takes longer is counted and logged with its stack. Lower it to look"
+        " for what makes everybody wait; raise it on a machine that is slow for reasons of its own.",
+        "ms",
+        low=10,
+        high=60_000,
+    ),
+    Option(
         "fetch.wait.max.ms",
         Kind.LONG,
         300_000,
@@ -783,6 +793,7 @@ class Config:
     net_idle_ms: int
     net_frame_timeout_ms: int
     net_drain_ms: int
+    loop_stall_limit_ms: int
     fetch_wait_max_ms: int
     fetch_bytes_max: int
     fetch_sessions_max: int

@@ -371,6 +371,8 @@ class Partition:
         except ColdRead as cold:
             self._fetch_cold(cold.job)
             raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
+        except OSError as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot be read: {error}") from error
         if found is not None and not self.dirty:
             found.hot = False
         return found

@@ -32,6 +32,8 @@ _OK = int(ErrorCode.NONE)
 _NO_REPLICA = -1
 _READ_COMMITTED = 1
 _EMPTY = b""
+# A range keeps its file open until it is sent; an answer about ten thousand partitions must not open as many.
+_RANGES_MAX = 500
 
 Results = dict[Wanted, PartitionResult]
 
@@ -96,6 +98,7 @@ class FetchPass:
         "_cold",
         "_correlation_id",
         "_handler",
+        "_ranges",
         "_reading",
         "_request",
         "_results",
@@ -120,6 +123,7 @@ class FetchPass:
         self._results: Results = {}
         self._budget = min(request.max_bytes, handler.bytes_max)
         self._size = 0
+        self._ranges = 0
         self._urgent = False
         self._closed: set[Wanted] = set()
         """Those whose log is being opened: nothing can be said of them yet."""
@@ -154,7 +158,7 @@ class FetchPass:
             try:
                 partition = self._handler.find(wanted)
                 records = None
-                if self._budget > 0 or not partition.is_open:
+                if (self._budget > 0 and self._ranges < _RANGES_MAX) or not partition.is_open:
                     try:
                         records = partition.read(part.offset, min(part.max_bytes, self._budget), committed)
                     except NotReady:
@@ -175,6 +179,7 @@ class FetchPass:
             if records is not None:
                 self._size += records.size
                 self._budget -= records.size
+                self._ranges += 1
             aborted = _aborted(partition, wanted, records) if committed else None
             self._results[wanted] = PartitionResult(
                 part.index, _OK, high, stable, start, aborted, _NO_REPLICA,
@@ -190,6 +195,7 @@ class FetchPass:
         if before is not None and isinstance(before.records, FileSlice):
             self._size -= before.records.size
             self._budget += before.records.size
+            self._ranges -= 1
             before.records.release()
 
     def answer(self) -> Parts:
