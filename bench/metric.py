@@ -40,7 +40,6 @@ P99 = Metric("p99", "ms", Better.LOWER, 0.5)
 P999 = Metric("p99.9", "ms", Better.LOWER, None)
 # Beside others: what the p99 is while nobody else does anything, and what the others get.
 P99_ALONE = Metric("p99 without", "ms", Better.LOWER, None)
-SLOWEST = Metric("slowest", "ms", Better.LOWER, None)
 COLD_RATE = Metric("cold reads", "MB/s", Better.HIGHER, None)
 FIRST_FETCH = Metric("first fetch of all", "s", Better.LOWER, 1.0)
 STOP = Metric("stop", "s", Better.LOWER, 1.0)
@@ -87,7 +86,6 @@ ALL = (
     P99,
     P999,
     P99_ALONE,
-    SLOWEST,
     COLD_RATE,
     FIRST_FETCH,
     STOP,

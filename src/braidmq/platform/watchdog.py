@@ -2,8 +2,8 @@
 
 A heartbeat on the loop says when it was last due. A thread looks at it now and then: if it is late by more
 than the limit, some turn of the loop has not ended, and the stack of the loop's thread is taken while it
-still stands there. When the heartbeat comes at last, the stall is counted and logged once, with its length and the
-stack. A turn costs nothing; a heartbeat some microseconds, a few times a second.
+still stands there. When the heartbeat comes at last, the stall is counted and logged once, with its length
+and the stack. A turn costs nothing; a heartbeat some microseconds, a few times a second.
 
 A call that keeps the interpreter to itself is over before the thread can look. Such a stall is counted and
 logged all the same, and the log says that no stack was caught.
