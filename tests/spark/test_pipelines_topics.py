@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from braidmq.client import Producer
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import Lake
-from braidmq.spark.pipelines import PipelineError, avro, load, loads
+from braidmq.spark.pipelines import PipelineError, avro, formats, load, loads
 from braidmq.spark.pipelines.loading import load_module
 from braidmq.spark.pipelines.model import AvroSchema
 from braidmq.spark.pipelines.running import run
@@ -105,6 +105,29 @@ sinks:
     assert aside[b"{"]["braid.topic"].decode() == topic
     assert aside[b"{"]["braid.offset"] == b"1"
     assert {each.key() for each in messages(bootstrap, f"{topic}.bad")} == {b"k"}
+
+
+def test_a_bad_record_keeps_its_headers_and_time(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4 Q3: or nobody could send it back as it was; one that was aside before has one reason, the last."""
+    topic, timestamp_ms = new_topic(), 1_600_000_000_123
+    given = [("trace", b"7"), ("trace", None), ("braid.reason", b"an earlier one")]
+    with Producer(bootstrap) as producer:
+        producer.send(topic, b"{", key=b"k", headers=given, timestamp_ms=timestamp_ms)
+        producer.send(topic, b"[", key=b"k")
+    text = f"""
+pipeline: aside
+bootstrap: {bootstrap}
+sources: {{a: {{topic: {topic}, schema: id BIGINT, bad_records: {{topic: {topic}.bad}}}}}}
+sinks: {{out: {{from: a, topic: {topic}.out}}}}
+"""
+    run_once(text, spark, tmp_path)
+    with_headers, plain = sorted(messages(bootstrap, f"{topic}.bad"), key=lambda each: -len(each.headers()))
+    assert with_headers.timestamp()[1] == timestamp_ms
+    assert with_headers.headers()[:2] == given[:2]
+    names = [name for name, _ in with_headers.headers()]
+    assert names[2:] == [name for name, _ in plain.headers()] == formats.BAD_HEADERS
 
 
 def test_bad_records_after_the_latest_are_not_lost_when_they_get_a_topic_later(

@@ -59,7 +59,7 @@ class Opener:
                 return self._table(source)
 
     def bad_rows(self, source: TopicSource) -> DataFrame:
-        records = self.records(source, f"{self._group}-bad")
+        records = self.records(source, f"{self._group}-bad", with_headers=True)
         return formats.bad_rows(records, source, self.schema(source), self.pipeline.name)
 
     @property
@@ -67,18 +67,21 @@ class Opener:
         """How the groups begin in which positions are published; the name of the topic follows."""
         return f"braid-{self.pipeline.name}"
 
-    def records(self, source: TopicSource, group: str | None = None) -> DataFrame:
-        """The records of a topic, undecoded."""
+    def records(
+        self, source: TopicSource, group: str | None = None, *, with_headers: bool = False
+    ) -> DataFrame:
+        """The records of a topic, undecoded; with their headers if the source is asked for them, too."""
+        with_headers = with_headers or Metadata.HEADERS in source.metadata
         reader = self.spark.readStream if source.stream else self.spark.read
         ours = {"subscribe": source.topic, "isolation": "read_committed", **self._start(source)}
         options = merged(ours, topic_options(self.pipeline, source.options))
-        if Metadata.HEADERS in source.metadata:
+        if with_headers:
             options["includeHeaders"] = "true"
         if source.stream:
             options.setdefault("groupIdPrefix", group or self._group)
         if source.stream and source.batch_records_max is not None:
             options["maxOffsetsPerTrigger"] = str(source.batch_records_max)
-        return reader.format("braid").schema(formats.columns_read(source)).options(**options).load()
+        return reader.format("braid").schema(formats.columns_read(with_headers)).options(**options).load()
 
     def _start(self, source: TopicSource) -> dict[str, str]:
         """For queries that have no checkpoint yet; `Preflight.keep_starts` has settled what is not fixed."""
