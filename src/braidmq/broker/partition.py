@@ -16,10 +16,11 @@ from typing import Protocol
 
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.config import Flush, TimestampType, TopicConfig
+from braidmq.log.aborted import Aborted
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
-from braidmq.log.transactions import Aborted, EndMarker, Guard
+from braidmq.log.transactions import EndMarker, Guard
 from braidmq.platform.disk import Disk
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode

@@ -18,7 +18,7 @@ from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_
 from braidmq.delivery import stored
 from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
 from braidmq.delivery.window import DeliveryWindow, joined
-from braidmq.log.transactions import Aborted
+from braidmq.log.aborted import Aborted
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
 

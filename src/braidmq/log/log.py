@@ -55,8 +55,8 @@ class Log:
     __slots__ = (
         "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk",
         "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_segments",
-        "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed", "notes",
-        "producers", "roll_at_ms", "size_bytes", "start_offset", "unflushed_since_ms",
+        "_stamps_append_time", "_unsynced_directories", "compacted_offset", "durable_offset", "end_offset",
+        "failed", "notes", "producers", "roll_at_ms", "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, config: TopicConfig, clock: Clock, recovered: Recovered) -> None:
@@ -79,6 +79,8 @@ class Log:
         self.end_offset = recovered.end_offset
         self.durable_offset = recovered.end_offset
         """Everything below survives a power loss."""
+        self.compacted_offset = recovered.compacted_offset
+        """Before it every record was compacted at least once."""
         self.size_bytes = sum(segment.size_bytes for segment in self._segments)
         self.failed: Exception | None = None
         """Why the log takes no more records, if so."""
@@ -364,6 +366,9 @@ class Log:
     def checkpoint_done(self, job: CheckpointJob) -> None:
         """Takes note of a job that has run; one that failed is made up for by the next."""
         self._checkpoint_file.done(job)
+        if (written := self._checkpoint_file.written) is not None:
+            # Only now: a start offset that a crash takes back must not bring aborted records with it.
+            self.producers.drop_aborted(written.start_offset)
 
     def _checkpoint_now(self) -> None:
         job = self.checkpoint_begin()
@@ -386,7 +391,7 @@ class Log:
     def _begin_at(self, offset: int) -> None:
         if offset > self.start_offset:
             self.start_offset = offset
-            self.producers.drop_below(offset)
+            self.producers.begin_at(offset)
 
     def expire(self, now_ms: int, by_time: bool) -> list[Path]:
         """Takes segments past retention out of the log; their files, for `retention.remove` some time later.

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidmq.log import checkpoint as checkpoints
-from braidmq.log import swap
+from braidmq.log import progress, swap
 from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache
@@ -44,6 +44,7 @@ class Recovered:
     end_offset: int
     producers: ProducerState
     checkpoint: Checkpoint | None
+    compacted_offset: int
     must_checkpoint: bool
     """The checkpoint on disk says something that does not hold any more."""
     notes: list[str] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Recovery:
         self._checked: set[int] = set()
         self._notes: list[str] = []
         self._names_changed = False
+        self._compacted_offset = 0
         self._rewrites = False
 
     def run(self) -> Recovered:
@@ -78,6 +80,8 @@ class Recovery:
         elif checkpoints.CHECKPOINT_NAME in names:
             self._notes.append("the checkpoint was damaged; every segment was checked")
         self._rewrites = FAILED_NAME in names
+        if progress.PROGRESS_NAME in names:
+            self._compacted_offset = progress.read(self._disk, self._path)
         self._restore_producers(names)
         self._segments = [self._found(base) for base in bases]
         end_offset, appendable = self._check_tail(self._point or _beginning(self._segments))
@@ -233,6 +237,8 @@ class Recovery:
         if self._replay_from == NOTHING_FITS:
             self._rebuild_producers()
         self._producers.cut_to(end_offset)
+        self._producers.begin_at(start_offset)
+        self._producers.drop_aborted(min(self._compacted_offset, end_offset))
         self._directory.epochs.cut_to(end_offset)
         for segment in segments:
             if segment.base_offset in self._checked:
@@ -246,6 +252,7 @@ class Recovery:
             end_offset=end_offset,
             producers=self._producers,
             checkpoint=point,
+            compacted_offset=min(self._compacted_offset, end_offset),
             must_checkpoint=must_checkpoint,
             notes=self._notes,
         )

@@ -111,6 +111,21 @@ def test_a_file_cut_at_any_byte_loses_at_most_its_tail(name: str) -> None:
         log.abandon()
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("size", [0, 5, 12, 20])
+def test_a_short_index_is_found_and_rebuilt(suffix: str, size: int) -> None:
+    """L3 O1: an empty or cut index file is a finding, whichever of the two it is."""
+    disk, batches = small_partition()
+    name = names(disk, suffix)[0]
+    assert disk.size(PATH / name) > size
+    disk._inode(PATH / name).truncate(size)
+    assert any(finding.file == name for finding in verify(disk, PATH))
+    assert repair(disk, PATH)
+    assert verify(disk, PATH) == []
+    served = read_what_can_be_read(open_log(disk, CONFIG))
+    assert served == {offset: batches[offset] for offset in range(1, BATCHES)}
+
+
 def test_a_flipped_bit_behind_the_recovery_point_ends_the_log_there() -> None:
     """L6: in the tail, damage cannot be told from a torn write; what comes before it is kept."""
     disk = SimDisk()
