@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ class TopicRecord:
     @classmethod
     def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicRecord:
         return cls(name, bytes.fromhex(value["id"]), int(value["partitions"]), dict(value["config"]))
+
+    def renamed(self, name: str) -> TopicRecord:
+        return replace(self, name=name)
 
     @property
     def directory_name(self) -> str:

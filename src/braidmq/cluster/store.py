@@ -129,7 +129,7 @@ class Store:
         content = self._disk.read_file(self._path)
         found = journal.read(content)
         if found.tail in (Tail.DAMAGED, Tail.DAMAGED_LAST):
-            raise StoreCorrupt(_complaint(self._path.name, found))
+            raise StoreCorrupt(complaint(self._path.name, found))
         for change in found.changes:
             self._apply(change)
         if found.tail is Tail.TORN:
@@ -198,7 +198,8 @@ def cut_journal(disk: Disk, path: Path, end: int) -> None:
         file.close()
 
 
-def _complaint(name: str, found: journal.Journal) -> str:
+def complaint(name: str, found: journal.Journal) -> str:
+    """What is wrong with a damaged journal, and what to do."""
     what = f"{name}: the entry at byte {found.end} is damaged"
     if found.tail is Tail.DAMAGED:
         return f"{what} and intact ones follow it; restore the file from a backup"

@@ -67,7 +67,7 @@ def offsets(broker: Broker, topic: str) -> list[object]:
 
 
 def test_a_deleted_topic_can_be_recreated_before_its_files_are_gone(tmp_path: Path) -> None:
-    """K4 L1: clients wait for the record of the deletion, never for the removal of files."""
+    """F1 L1: clients wait for the record of the deletion, never for the removal of files."""
 
     async def run() -> None:
         disk = StubbornDisk()
@@ -91,7 +91,7 @@ def test_a_deleted_topic_can_be_recreated_before_its_files_are_gone(tmp_path: Pa
 def test_a_topic_whose_files_cannot_be_removed_is_deleted_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K4 G5: the client gets its answer, offsets are forgotten, and the trouble is in the log."""
+    """F1 C6: the client gets its answer, offsets are forgotten, and the trouble is in the log."""
 
     async def run() -> None:
         disk = StubbornDisk()
@@ -132,7 +132,7 @@ def test_removal_is_continued_at_the_next_start(tmp_path: Path) -> None:
 
 
 def test_offsets_are_forgotten_though_the_broker_died_after_the_deletion(tmp_path: Path) -> None:
-    """G5: a recreated topic inherits nothing."""
+    """C6: a recreated topic inherits nothing."""
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
@@ -152,7 +152,7 @@ def test_offsets_are_forgotten_though_the_broker_died_after_the_deletion(tmp_pat
 
 
 def test_offsets_of_a_recreated_topic_are_kept_by_the_next_start(tmp_path: Path) -> None:
-    """G5: a deletion that is on record as unfinished says nothing of a topic that came after it."""
+    """C6: a deletion that is on record as unfinished says nothing of a topic that came after it."""
 
     async def run() -> None:
         disk = StubbornDisk()

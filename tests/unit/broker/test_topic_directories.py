@@ -156,7 +156,7 @@ def test_every_directory_describes_its_topic(tmp_path: Path) -> None:
 def test_a_topic_that_could_not_be_stored_leaves_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: else the next start would report it as lost."""
+    """F1: else the next start would report it as lost."""
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
