@@ -26,9 +26,10 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
 from braidmq.broker.topic import Topic
+from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
 from braidmq.broker.transactions import TransactionCoordinator
-from braidmq.cluster.store import Store
+from braidmq.cluster.store import Store, StoreCorrupt
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -42,9 +43,11 @@ from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
+METADATA_NAME = "metadata.journal"
 CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
+TIDY_S = 1.0
 
 log = logging.getLogger("braid.broker")
 
@@ -62,14 +65,20 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
         self._lock = DirectoryLock(data)
+        try:
+            self.store = _open_store(self.disk, data)
+        except BaseException:
+            self._lock.release()
+            raise
         self.threads = DiskThreads(loop, config.log_sync_threads)
         self._commit = GroupCommit(loop, self.threads)
         self._files = FileCache(config.log_files_open_max)
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.store = Store(self.disk, data / "metadata.journal")
-        self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
+        self.topics = Topics(
+            config, data, self.disk, self.store, self.threads, self._new_partition, self.clock
+        )
         self.producer_ids = ProducerIds(self.store, self.threads)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
@@ -94,8 +103,11 @@ class Broker:
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
+        await self._finish_deletions()
         self.housekeeping.start(
-            (OFFSETS_CHECK_S, self.expire_groups), (TRANSACTIONS_CHECK_S, self.transactions.expire)
+            (OFFSETS_CHECK_S, self.expire_groups),
+            (TRANSACTIONS_CHECK_S, self.transactions.expire),
+            (TIDY_S, self.topics.tidy),
         )
 
     async def stop(self) -> None:
@@ -146,8 +158,7 @@ class Broker:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
-        await self.topics.delete(name)
-        await self.coordinator.forget_topic(name)
+        await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
         await self.sharing.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -177,6 +188,16 @@ class Broker:
         return partition.log.start_offset
 
     # -- details --------------------------------------------------------------------------------
+
+    async def _finish_deletions(self) -> None:
+        """Forgets offsets of topics whose deletion was cut off, unless they were recreated after that."""
+        for deletion in self.topics.unfinished_deletions():
+            try:
+                if self.topics.find(deletion.name) is None:
+                    await self.coordinator.forget_topic(deletion.name)
+                deletion.forgotten = True
+            except ApiError as error:
+                log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
@@ -229,6 +250,18 @@ class Broker:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
                 log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
+
+
+def _open_store(disk: Disk, data: Path) -> Store:
+    """The metadata. StoreCorrupt if it is empty, and there are topics that it must have known."""
+    store = Store(disk, data / METADATA_NAME)
+    if store.get(CLUSTER_KEY) is None and holds_topics(disk, data / "topics"):
+        store.close()
+        raise StoreCorrupt(
+            f"{METADATA_NAME} is missing or empty, and topics/ holds topics; restore the file from a backup,"
+            " or run braid doctor DIR --adopt all, which makes a new one of what is there"
+        )
+    return store
 
 
 def _transaction_settings(config: Config) -> TransactionSettings:

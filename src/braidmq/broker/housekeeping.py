@@ -108,8 +108,9 @@ class Housekeeping:
             try:
                 await self.checkpoint_one(partition)
             except OSError as error:
-                log.error("%s: no checkpoint could be written: %s", partition, error)
-                self.mark_dirty(partition)
+                if not partition.deleted:
+                    log.error("%s: no checkpoint could be written: %s", partition, error)
+                    self.mark_dirty(partition)
 
     async def checkpoint_one(self, partition: Partition) -> None:
         if not partition.is_open or partition.log.failed is not None:
@@ -137,7 +138,8 @@ class Housekeeping:
                 finally:
                     compactor.done(job)
         except (OSError, ApiError) as error:
-            log.error("%s: compaction stopped: %s", partition, error)
+            if not partition.deleted:
+                log.error("%s: compaction stopped: %s", partition, error)
 
     # -- retention ------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Housekeeping:
             await self._drop_oldest()
 
     def _clean_one(self, partition: Partition, now_ms: int, by_time: bool) -> None:
-        if not partition.is_open and not self._disk.exists(partition.path):
+        if partition.deleted or (not partition.is_open and not self._disk.exists(partition.path)):
             return
         try:
             gone = partition.log.expire(now_ms, by_time)
@@ -173,6 +175,8 @@ class Housekeeping:
         for partition in largest_first:
             if self.disk_level < DiskLevel.FORCE:
                 return
+            if partition.deleted:
+                continue
             gone = partition.log.drop_oldest()
             if gone:
                 log.warning(
@@ -183,7 +187,8 @@ class Housekeeping:
 
     def _all_partitions(self) -> Iterable[Partition]:
         for topic in list(self._topics):
-            yield from topic.partitions
+            # One by one: a topic may be deleted while the caller waits.
+            yield from (partition for partition in topic.partitions if not partition.deleted)
 
     def is_cleanup_time(self, now_ms: int) -> bool:
         """Whether retention of a day or more is applied now."""
@@ -213,5 +218,7 @@ class Housekeeping:
             await asyncio.sleep(delay_s)
         try:
             await self._threads.run(lambda: remove(self._disk, paths))
+        except FileNotFoundError:
+            pass  # the directory went with its topic
         except OSError as error:
             log.error("cannot remove expired segments: %s", error)

@@ -58,7 +58,7 @@ class Partition:
 
     __slots__ = (
         "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_log",
-        "_on_dirty", "_open", "_plain", "_watchers", "dirty", "index", "syncs", "topic",
+        "_on_dirty", "_open", "_plain", "_watchers", "deleted", "dirty", "index", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class Partition:
         self.index = index
         self._directory = directory
         self.dirty = False
+        self.deleted = False
+        """Whether its topic was deleted: it is not opened again, and errors of its files are no news."""
         self._open = open_log
         self._commit = commit
         self._on_dirty = on_dirty
@@ -114,6 +116,8 @@ class Partition:
     def log(self) -> Log:
         """The log, opened and recovered if this is its first use."""
         if self._log is None:
+            if self.deleted:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self}: the topic was deleted")
             try:
                 self._log = self._open(self.path, self._config)
             except OSError as error:
@@ -356,6 +360,7 @@ class Partition:
 
     def discard(self) -> None:
         """Lets go of a deleted partition: nobody waits on, no handle stays."""
+        self.deleted = True
         self._give_up(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self._log is not None:
             self._log.abandon()

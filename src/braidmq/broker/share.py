@@ -78,7 +78,9 @@ class Sharing:
             partition = self._partition(place)
             if partition is None:
                 # The broker went down between deleting the topic and forgetting what was kept for it.
-                self._state.append(tombstones(place))
+                # Without a record of that the topic may be set aside, and come back.
+                if self._topics.was_deleted(place.topic_id):
+                    self._state.append(tombstones(place))
             else:
                 committed = self._options_of(place.group_id).committed
                 window = self._restore(place, stored)

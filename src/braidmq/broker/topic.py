@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 NAME_LENGTH_MAX = 249
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """Where the broker keeps records of its own, by Kafka's names: clients may read them, only it writes them."""
-# File systems allow 255 bytes, of which the id and the mark of a deleted topic need some.
+# File systems allow 255 bytes, of which the id and the marks of deleted and unknown topics need some.
 DIRECTORY_NAME_CHARACTERS = 200
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -36,9 +36,12 @@ class TopicRecord:
     def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicRecord:
         return cls(name, bytes.fromhex(value["id"]), int(value["partitions"]), dict(value["config"]))
 
+    def renamed(self, name: str) -> TopicRecord:
+        return replace(self, name=name)
+
     @property
     def directory_name(self) -> str:
-        """The id is part of it, so a topic created anew under an old name never finds the old one's files."""
+        """The id is part of it, so a recreated topic never finds the files of the old one."""
         return f"{self.name[:DIRECTORY_NAME_CHARACTERS]}.{self.id.hex()[:12]}"
 
 
