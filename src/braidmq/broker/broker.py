@@ -15,9 +15,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from braidmq.broker.admission import Admission
 from braidmq.broker.catalog import TopicCatalog
+from braidmq.broker.closing import close_logs
 from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
 from braidmq.broker.group_options import GroupOptions
@@ -48,6 +50,10 @@ CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
 TIDY_S = 1.0
+STOP_PATIENCE_S = 2.5
+"""How long each step of a stop waits for a disk that ends nothing; container platforms kill after 10 s."""
+THREADS_PATIENCE_S = 1.0
+"""How long a stop waits for files that are being removed; the next start removes the rest."""
 
 log = logging.getLogger("braid.broker")
 
@@ -91,6 +97,7 @@ class Broker:
         self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
+        self._stopping: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Loads topics, recovers what a crash left open, and begins the recurring work."""
@@ -110,28 +117,35 @@ class Broker:
             (TIDY_S, self.topics.tidy),
         )
 
-    async def stop(self) -> None:
-        """Flushes and closes every log; the next start has nothing to recover."""
+    async def stop(self, patience_s: float = STOP_PATIENCE_S) -> None:
+        """Flushes and closes every log; the next start has nothing to recover.
+
+        Whatever the disk does not end within `patience_s` is left to the next start, which recovers it.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop(patience_s))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, patience_s: float) -> None:
         self.coordinator.stop()
         self.sharing.stop()
         self.transactions.stop()
-        await self.producer_ids.stop()
-        await self.housekeeping.stop()
-        for topic in self.topics:
-            for partition in topic.partitions:
-                if partition.is_open:
-                    await self._close_one(partition)
+        duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
+        clean = await _within(duties, patience_s) and await self._commit.settle(patience_s)
+        # Nothing is awaited from here until every log is taken: no append comes in between.
+        hanging = self._commit.under_way
+        for partition in hanging:
+            log.error("%s: its sync has not ended, it is recovered at the next start", partition)
+        partitions = [one for topic in self.topics for one in topic.partitions if one not in hanging]
+        clean = await close_logs(partitions, self.threads, patience_s) and clean
         self._active.close()
-        self.disk.unlink(self.data / "active")
-        self.threads.stop()
-        self.store.close()
+        if clean:
+            self.disk.unlink(self.data / "active")
+        if self.threads.stop(THREADS_PATIENCE_S):
+            self.store.close()
+        else:
+            log.error("disk work has not ended; it is left alone")
         self._lock.release()
-
-    async def _close_one(self, partition: Partition) -> None:
-        try:
-            await self.threads.run(partition.close)
-        except (OSError, ApiError) as error:
-            log.error("%s: not closed cleanly, it is recovered at the next start: %s", partition, error)
 
     # -- what faces ask for ---------------------------------------------------------------------
 
@@ -219,6 +233,8 @@ class Broker:
         )
 
     def _open_log(self, path: Path, config: TopicConfig) -> Log:
+        if self._stopping is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: the broker is stopping")
         opened = Log.open(self.disk, path, config, self.clock, self._files, self._producer_limits)
         for note in opened.notes:
             log.warning("%s/%s: %s", path.parent.name, path.name, note)
@@ -228,8 +244,14 @@ class Broker:
         self.housekeeping.mark_dirty(partition)
         name = str(partition)
         if name not in self._active_names:
+            try:
+                # A line of its own, even after one that was written in part.
+                self._active.write(f"\n{name}\n".encode())
+            except OSError as error:
+                # It only decides when the partition is recovered; a record that was appended stays so.
+                log.warning("%s: not noted as being written: %s", name, error)
+                return
             self._active_names.add(name)
-            self._active.write(f"{name}\n".encode())
 
     async def _recover_active(self) -> list[Partition]:
         """Opens what was being written when the broker died; nothing after a clean stop."""
@@ -262,6 +284,16 @@ def _open_store(disk: Disk, data: Path) -> Store:
             " or run braid doctor DIR --adopt all, which makes a new one of what is there"
         )
     return store
+
+
+async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
+    """Whether `work` ended in time; what it raised is raised here."""
+    ended, _ = await asyncio.wait([work], timeout=patience_s)
+    if not ended:
+        log.error("disk work of the broker's own has not ended after %.1f s", patience_s)
+        return False
+    work.result()
+    return True
 
 
 def _transaction_settings(config: Config) -> TransactionSettings:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("braid.groups")
 
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+TOMBSTONES_PER_BATCH = 1000
 
 
 class Committer(NamedTuple):
@@ -73,6 +75,8 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(clock, self._on_due)
         self.now_ms = self._alarm.now_ms
+        self._committing: Counter[str] = Counter()
+        """Commits per group that are being written and do not show yet."""
         self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog)
 
     # -- the internal topic ---------------------------------------------------------------------
@@ -168,7 +172,11 @@ class Coordinator:
         self._set_timer()
         changes = [offset_record(group_id, *place, committed) for place, committed in entries]
         if changes:
-            await self._topic.written(changes)
+            self._committing[group_id] += 1
+            try:
+                await self._topic.written(changes)
+            finally:
+                self._committing[group_id] -= 1
         table = self.groups.offsets_to_change(group_id, self.now_ms())
         table.commit_all(entries)
 
@@ -225,17 +233,36 @@ class Coordinator:
         return code
 
     async def forget_topic(self, topic: str) -> None:
-        """Drops the offsets of a topic that was deleted."""
-        for group in list(self.groups):
-            places = self.groups.offsets(group.group_id).of_topic(topic)
-            if places:
-                await self.delete_offsets(group.group_id, places)
+        """Drops the offsets of a topic that was deleted.
+
+        The tombstones of all groups are appended in one go: offsets that somebody commits for a recreated
+        topic of this name come after them.
+        """
+        of_group = {
+            group.group_id: places
+            for group in self.groups
+            if (places := self.groups.offsets(group.group_id).of_topic(topic))
+        }
+        changes = [offset_record(name, *place, None) for name, places in of_group.items() for place in places]
+        durable_at = None
+        for at in range(0, len(changes), TOMBSTONES_PER_BATCH):
+            durable_at = self._topic.append(changes[at : at + TOMBSTONES_PER_BATCH])
+        if durable_at is not None:
+            await self._topic.durable(durable_at)
+        for group_id, places in of_group.items():
+            self.groups.offsets(group_id).forget(places)
 
     async def expire(self) -> None:
-        """Forgets offsets past their retention, and groups that have nothing left."""
+        """Forgets offsets past their retention, and groups that have nothing left.
+
+        What of a group goes is decided in the moment its tombstones are appended. A commit that was appended
+        before and does not show yet would be undone by them, so such a group waits for the next round.
+        """
         for expired in self.groups.expired(self.now_ms(), self._clock.wall_ms()):
-            await self._write(expired.records)
-            self.groups.forget(expired)
+            if not self._committing[expired.group_id]:
+                await self._write(expired.records)
+                self.groups.forget(expired)
+        self._committing = +self._committing
 
     # -- effects --------------------------------------------------------------------------------
 

@@ -54,21 +54,23 @@ class Housekeeping:
         self._topics = topics
         self._threads = threads
         self._dirty: dict[Partition, None] = {}
+        self._ageing: dict[Partition, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._removals: set[asyncio.Task[None]] = set()
-        self._cleaned_on = -1
+        self._stopping = False
         self.disk_level = DiskLevel.FINE
         self.disk_percent = 0.0
 
     def mark_dirty(self, partition: Partition) -> None:
-        """`partition` has records past its last checkpoint."""
+        """`partition` has records past its last checkpoint, and maybe some that are not durable."""
         self._dirty[partition] = None
+        self._ageing[partition] = None
 
     def start(self, *others: Duty) -> None:
         """Begins with its own duties and those of others: every so many seconds, a coroutine."""
         duties: list[Duty] = [
             *others,
-            (FLUSH_ROUND_S, self._flush_aged),
+            (FLUSH_ROUND_S, self.flush_aged),
             (self._config.log_checkpoint_interval_ms / 1000, self.checkpoint),
             (self._config.log_retention_check_interval_ms / 1000, self.clean),
             (self._config.log_compaction_check_interval_ms / 1000, self.compact),
@@ -76,6 +78,8 @@ class Housekeeping:
         self._tasks = [asyncio.ensure_future(self._repeat(every_s, duty)) for every_s, duty in duties]
 
     async def stop(self) -> None:
+        """Returns when no duty is under way; disk work that has begun is waited for."""
+        self._stopping = True
         for task in (*self._tasks, *self._removals):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._removals, return_exceptions=True)
@@ -90,13 +94,17 @@ class Housekeeping:
 
     # -- flushing and checkpoints ---------------------------------------------------------------
 
-    async def _flush_aged(self) -> None:
+    async def flush_aged(self) -> None:
         """flush.ms, and segments that were ended: a crash should have to check the last one only."""
         now_ms = self._clock.wall_ms()
-        for partition in list(self._dirty):
-            if partition.is_open and not partition.syncs:
-                since_ms = partition.log.unflushed_since_ms
-                aged = since_ms is not None and now_ms - since_ms >= partition.config.flush_ms
+        for partition in list(self._ageing):
+            since_ms = partition.log.unflushed_since_ms if partition.is_open else None
+            if since_ms is None:
+                # A partition that is not dirty comes back with its next record.
+                if not partition.dirty:
+                    del self._ageing[partition]
+            elif not partition.syncs:
+                aged = now_ms - since_ms >= partition.config.flush_ms
                 if aged or partition.log.has_unflushed_ended_segment:
                     partition.request_flush()
 
@@ -111,6 +119,9 @@ class Housekeeping:
                 if not partition.deleted:
                     log.error("%s: no checkpoint could be written: %s", partition, error)
                     self.mark_dirty(partition)
+            except Exception:
+                log.exception("%s: no checkpoint could be made", partition)
+                self.mark_dirty(partition)
 
     async def checkpoint_one(self, partition: Partition) -> None:
         if not partition.is_open or partition.log.failed is not None:
@@ -126,9 +137,12 @@ class Housekeeping:
     async def compact(self) -> None:
         """One round for every compacted partition that has enough to gain from it."""
         for partition in self._all_partitions():
-            begun = partition.begin_compaction(self._clock.wall_ms())
-            if begun is not None:
-                await self._compact_one(partition, *begun)
+            try:
+                begun = partition.begin_compaction(self._clock.wall_ms(), self._end_if_stopping)
+                if begun is not None:
+                    await self._compact_one(partition, *begun)
+            except Exception:
+                log.exception("%s: compaction failed", partition)
 
     async def _compact_one(self, partition: Partition, compactor: Compactor, job: CompactionJob) -> None:
         try:
@@ -138,8 +152,13 @@ class Housekeeping:
                 finally:
                     compactor.done(job)
         except (OSError, ApiError) as error:
-            if not partition.deleted:
+            if not self._stopping and not partition.deleted:
                 log.error("%s: compaction stopped: %s", partition, error)
+
+    def _end_if_stopping(self) -> None:
+        """Ends a round of compaction, in its thread, so that a stop need not wait for it."""
+        if self._stopping:
+            raise InterruptedError("the broker is stopping")
 
     # -- retention ------------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ begins that has not ended. Readers at read_committed get no further, and are tol
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.config import Flush, TimestampType, TopicConfig
@@ -34,6 +35,8 @@ from braidmq.wire.records import (
 )
 
 LEADER_EPOCH = 0
+
+logger = logging.getLogger("braid.partition")
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -246,10 +249,12 @@ class Partition:
 
     def flush_done(self, job: Job, error: BaseException | None) -> None:
         """A group commit ended: move the high watermark, answer those who waited."""
+        assert isinstance(job, FlushJob)
         log = self._log
         if log is None:
+            # The topic was deleted during the sync; those who waited have been answered.
+            job.release()
             return
-        assert isinstance(job, FlushJob)
         log.flush_done(job)
         if error is not None and log.failed is None:
             log.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
@@ -259,18 +264,35 @@ class Partition:
         durable = log.durable_offset
         waits = self._durable_waits
         while waits and waits[0][0] <= durable:
-            waits.popleft()[1](ErrorCode.NONE)
+            self._answer(waits.popleft()[1], ErrorCode.NONE)
         if waits:
             self._commit.request(self)
+        if not self.dirty:
+            # A checkpoint was written during the sync, and its recovery point is before what is durable now.
+            self.dirty = True
+            self._on_dirty(self)
         if self.syncs and self._watchers:
             self._notify()
+
+    def fail(self, error: Exception) -> None:
+        """Takes no more records, and tells those who wait for some to be durable."""
+        if self._log is not None:
+            self._log.fail(error)
+        self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _give_up(self, code: ErrorCode) -> None:
         waits, self._durable_waits = self._durable_waits, None
         for _, callback in waits or ():
-            callback(code)
+            self._answer(callback, code)
         if self._watchers:
             self._notify()
+
+    def _answer(self, callback: DurableCallback, code: ErrorCode) -> None:
+        """Calls one who waited; the others are called whatever becomes of it."""
+        try:
+            callback(code)
+        except Exception:
+            logger.exception("%s: one who waited for the disk has failed", self)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -306,7 +328,10 @@ class Partition:
 
     def _notify(self) -> None:
         for watcher in tuple(self._watchers or ()):
-            watcher.on_advanced(self)
+            try:
+                watcher.on_advanced(self)
+            except Exception:
+                logger.exception("%s: one who waited for records has failed", self)
 
     # -- keeping --------------------------------------------------------------------------------
 
@@ -317,8 +342,13 @@ class Partition:
             self._log.reconfigure(config)
             self._commit.request(self)
 
-    def begin_compaction(self, now_ms: int) -> tuple[Compactor, CompactionJob] | None:
-        """A round of compaction, if the topic asks for it and one is worth it."""
+    def begin_compaction(
+        self, now_ms: int, pause: Callable[[], None] | None = None
+    ) -> tuple[Compactor, CompactionJob] | None:
+        """A round of compaction, if the topic asks for it and one is worth it.
+
+        `pause` is called by its thread after every batch, and ends the round with an OSError.
+        """
         if not self._config.compacts or self._log is None or self._log.failed is not None:
             return None
         if self._compactor is None:
@@ -327,7 +357,7 @@ class Partition:
                 lag_min_ms=self._config.min_compaction_lag_ms,
                 lag_max_ms=self._config.max_compaction_lag_ms,
             )
-            self._compactor = Compactor(self._log, self._disk, str(self.path), limits)
+            self._compactor = Compactor(self._log, self._disk, str(self.path), limits, pause)
         if now_ms >= self._log.roll_at_ms:
             # Nobody writes here any more. After the next checkpoint the segment can be compacted.
             self._log.roll(now_ms)
@@ -352,16 +382,21 @@ class Partition:
         if self._watchers:
             self._notify()
 
-    def close(self) -> None:
-        """Flushes and closes the log, leaving the mark of a clean stop."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+    def release_log(self) -> Log | None:
+        """Gives the log away to be closed, None if it is not open; nobody else can reach it any more."""
+        log, self._log = self._log, None
+        if log is not None:
+            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+        return log
 
     def discard(self) -> None:
-        """Lets go of a deleted partition: nobody waits on, no handle stays."""
+        """Lets go of a deleted partition: nobody waits on, no handle stays, and nothing opens it again."""
         self.deleted = True
+        self._open = self._refuse_to_open
         self._give_up(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self._log is not None:
             self._log.abandon()
             self._log = None
+
+    def _refuse_to_open(self, _path: Path, _config: TopicConfig) -> NoReturn:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self}: the topic was deleted")

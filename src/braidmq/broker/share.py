@@ -57,6 +57,7 @@ class Sharing:
         self._alarms: list[tuple[int, Place]] = []
         self._alarm_of: dict[Place, int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -98,6 +99,8 @@ class Sharing:
             return DeliveryWindow(0, limits)
 
     def stop(self) -> None:
+        """Takes nothing back any more; after the next start nobody holds anything."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -264,7 +267,7 @@ class Sharing:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._alarms:
+        if self._alarms and not self._stopped:
             wait_s = max(0, self._alarms[0][0] - self.now_ms()) / 1000
             self._timer = self._loop.call_later(wait_s, self._on_due)
 

@@ -10,6 +10,7 @@ messages, as markers are none: they are passed over and never sent.
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple, Protocol
 
 from braidmq.broker.internal_topic import KeyValue
@@ -21,6 +22,8 @@ from braidmq.delivery.window import DeliveryWindow, joined
 from braidmq.log.aborted import Aborted
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
+
+log = logging.getLogger("braid.share")
 
 READ_BYTES = 256 * 1024
 
@@ -186,7 +189,10 @@ class SharePartition:
     def notify(self) -> None:
         """Something may have become available, or the window has room."""
         for watcher in tuple(self._watchers):
-            watcher.on_available()
+            try:
+                watcher.on_available()
+            except Exception:
+                log.exception("%s: one who waited for records has failed", self.partition)
 
 
 def _batches(content: memoryview, aborted: list[Aborted]) -> list[Batch]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from braidmq.broker.deletions import Deletion, Deletions
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
-from braidmq.broker.topic import Topic, TopicRecord, check_name
+from braidmq.broker.topic import Topic, TopicRecord, check_name, check_pinned, effective_config
 from braidmq.broker.topic_directories import (
     SET_ASIDE_SUFFIX,
     describe,
@@ -177,11 +177,12 @@ class Topics:
         async with self._change:
             topic = self.get(name)
             self.check_overrides(overrides)
+            check_pinned(name, overrides)
             record = TopicRecord(name, topic.id, len(topic.partitions), dict(overrides))
             await self._commit(lambda: self._put(record))
             topic.record = record
             self._undescribed.append(topic)
-            topic.config = self._config.topic(overrides)
+            topic.config = effective_config(self._config, name, overrides)
             for partition in topic.partitions:
                 partition.reconfigure(topic.config)
 
@@ -271,7 +272,8 @@ class Topics:
             ) from error
 
     def _install(self, record: TopicRecord) -> Topic:
-        topic = Topic(record, self._config.topic(record.overrides), self._root / record.directory_name)
+        config = effective_config(self._config, record.name, record.overrides)
+        topic = Topic(record, config, self._root / record.directory_name)
         self._by_name[record.name] = topic
         self._by_id[record.id] = topic
         self._fill(topic)

@@ -170,7 +170,10 @@ class TransactionCoordinator:
 
     def _wake(self, transactional_id: str) -> None:
         for then in self._waiting.pop(transactional_id, ()):
-            then()
+            try:
+                then()
+            except Exception:
+                log.exception("transactional id %r: one who waited has failed", transactional_id)
 
     async def end(self, request: End) -> Ended:
         return await self._answer(lambda token: self.transactions.end(request, token, self.now()))

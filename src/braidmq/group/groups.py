@@ -395,12 +395,14 @@ class Groups:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         return group.subscribed()
 
-    def expired(self, now_ms: int, wall_ms: int) -> list[Expired]:
-        """Offsets past their time and groups with nothing left, for their tombstones to be written."""
-        found = []
-        for group in self._groups.values():
-            if isinstance(group, ShareGroup):
-                continue  # its delivery state is not ours to expire
+    def expired(self, now_ms: int, wall_ms: int) -> Iterator[Expired]:
+        """Offsets past their time and groups with nothing left, for their tombstones to be written.
+
+        A group is looked at when it is asked for, and holds good for that moment: write its tombstones in it.
+        """
+        for group in list(self._groups.values()):
+            if self._groups.get(group.group_id) is not group or isinstance(group, ShareGroup):
+                continue  # it is gone by now, or its delivery state is not ours to expire
             table = self.offsets(group.group_id)
             expirable = group.expirable(now_ms)
             places: list[Place] = []
@@ -409,8 +411,7 @@ class Groups:
             group_too = _deserted(group) and not table.has_more_than(places)
             if places or group_too:
                 records = _tombstones(group, places, group_too)
-                found.append(Expired(group.group_id, places, group_too, records))
-        return found
+                yield Expired(group.group_id, places, group_too, records)
 
     def forget(self, expired: Expired) -> None:
         """Does what was found expired, now that it is written; a group that came to life meanwhile stays."""

@@ -7,6 +7,7 @@ put the records on disk. The first batch of a transaction in a partition waits f
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from braidmq.broker.admission import Admission, Producer
@@ -25,6 +26,8 @@ from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.produce import PartitionResult, ProduceRequest
 from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, parse_header
+
+log = logging.getLogger("braid.produce")
 
 _OK = int(ErrorCode.NONE)
 _ACKS_ALL = -1
@@ -236,6 +239,13 @@ class _WaitingProduce:
             appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard)
         except ApiError as error:
             results[at] = _refused(partition.index, error)
+            self._done()
+            return
+        except Exception:
+            # Nobody else would answer: the request has left its connection's hands.
+            log.exception("%s: a batch could not be appended", partition)
+            why = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{partition}: the batch could not be appended")
+            results[at] = _refused(partition.index, why)
             self._done()
             return
         results[at] = _accepted(partition, appended)
