@@ -16,7 +16,7 @@ from braidmq.broker.internal_topic import KeyValue
 from braidmq.broker.partition import Partition
 from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
 from braidmq.delivery import stored
-from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
+from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, NotHeld, Reading
 from braidmq.delivery.window import DeliveryWindow, joined
 from braidmq.log.transactions import Aborted
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -154,7 +154,7 @@ class SharePartition:
         settled = sum(
             last - first + 1
             for first, last, status in self.window.runs()
-            if status.state is State.ACKED or status.state is State.ARCHIVED
+            if status.state in SETTLED
         )
         return max(0, self.partition.high_watermark - self.window.start_offset - settled)
 
