@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import STATE_TOPIC, Place, StoredWindow, StoredWindows, tombstones
 from braidmq.broker.topics import Topics
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
@@ -167,10 +167,8 @@ class Sharing:
 
     # -- delivery -------------------------------------------------------------------------------
 
-    def acquire(
-        self, part: SharePartition, member_id: str, records_max: int, bytes_max: int, exact: bool
-    ) -> Delivered:
-        delivered = part.acquire(member_id, self.now_ms(), records_max, bytes_max, exact)
+    def acquire(self, part: SharePartition, member_id: str, limits: AnswerLimits) -> Delivered:
+        delivered = part.acquire(member_id, self.now_ms(), limits)
         self._after(part)
         return delivered
 

@@ -10,7 +10,7 @@ import pytest
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import (
     DELTAS_MAX,
     STATE_TOPIC,
@@ -62,7 +62,7 @@ async def opened(broker: Broker, group: str = "workers") -> SharePartition:
 def acquire(
     broker: Broker, part: SharePartition, member: str = "ada", records_max: int = ALL, exact: bool = False
 ) -> Delivered:
-    return broker.sharing.acquire(part, member, records_max, ALL, exact)
+    return broker.sharing.acquire(part, member, AnswerLimits(records_max, ALL, exact))
 
 
 def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:

@@ -237,6 +237,37 @@ def test_limits_of_a_fetch_are_kept_to_whole_batches_or_exactly(tell: Callable[.
     tell(story)
 
 
+def test_an_answer_stays_within_max_bytes_but_never_below_one_batch(tell: Callable[..., None]) -> None:
+    """C1 F1: a client drops a connection whose answer is larger than it accepts."""
+
+    async def story(one: Speaker) -> None:
+        topic = await one.broker.topics.create("mixed", 2, {"flush": "async"})
+        for partition in topic.partitions:
+            append(partition, b"s" * 1_000, one.broker.clock.wall_ms())
+            append(partition, b"l" * 200_000, one.broker.clock.wall_ms())
+        wanted = [
+            AcknowledgeTopic(
+                topic_id=topic.id, partitions=[AcknowledgePartition(partition_index=n) for n in (0, 1)]
+            )
+        ]
+
+        async def records(epoch: int) -> list[tuple[int, int]]:
+            request = ShareFetchRequest(
+                group_id="workers", member_id="ada", share_session_epoch=epoch, max_records=500,
+                max_bytes=100_000, topics=wanted if epoch == 0 else [],
+            )  # fmt: skip
+            answer = await one.ask(request, ShareFetchResponse)
+            assert sum(len(part.records) for part in parts(answer).values()) <= 202_000
+            return sorted((index, run[0]) for index, runs in acquired(answer).items() for run in runs)
+
+        assert await records(0) == [(0, 0), (1, 0)]
+        assert len(await records(1)) == 1
+        assert len(await records(2)) == 1
+        assert await records(3) == []
+
+    tell(story)
+
+
 def test_verdicts_that_cannot_be_are_refused_partition_by_partition(tell: Callable[..., None]) -> None:
     """C1: with Kafka's codes; the session goes on."""
 
