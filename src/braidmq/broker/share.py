@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from braidmq.broker.given_up import GivenUp
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.partition import Partition
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
@@ -57,6 +58,7 @@ class Sharing:
         self._alarms: list[tuple[int, Place]] = []
         self._alarm_of: dict[Place, int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._given_up = GivenUp(self._loop)
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -98,6 +100,7 @@ class Sharing:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._given_up.write()
 
     # -- windows --------------------------------------------------------------------------------
 
@@ -216,15 +219,7 @@ class Sharing:
 
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():
-            log.info(
-                "group %s, %s: offsets %d to %d are not delivered again: %s after %d deliveries",
-                part.place.group_id,
-                part.partition,
-                archived.first,
-                archived.last,
-                archived.reason.name.lower(),
-                archived.deliveries,
-            )
+            self._given_up.note(part.place.group_id, part.partition, archived)
         self._set_alarm(part)
 
     # -- forgetting -----------------------------------------------------------------------------
