@@ -239,6 +239,8 @@ async def _alter(
         if face.broker.coordinator.groups.find(group_id) is None:
             face.broker.coordinator.groups.make_share(group_id)
         await face.broker.sharing.move(Place(group_id, topic.id, wanted.partition_index), wanted.start_offset)
+        # A group without a place is forgotten now and then, and this one had none until now.
+        face.broker.coordinator.groups.add_share(group_id)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message
     return answer
