@@ -39,6 +39,7 @@ from braidmq.wire.records import parse_header, records
 from unit.faces.spoken import Speaker, speaker
 from unit.faces.test_produce import batch_of
 from unit.faces.txn_client import NEW, OLD, READ_COMMITTED, Client, fetched, offset_of, settled
+from unit.held_disk import HeldDisk
 
 
 def run(tmp_path: Path, story: Callable[[Speaker], Awaitable[None]], **options: object) -> None:
@@ -424,6 +425,33 @@ def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
         assert (active.producer_id, active.current_txn_start_offset) == (client.producer_id, 0)
 
     run(tmp_path, story)
+
+
+def test_an_abort_does_not_overtake_the_partitions_that_it_ends(tmp_path: Path) -> None:
+    """T2: librdkafka aborts without waiting for AddPartitionsToTxn, which may wait."""
+    disk = HeldDisk()
+
+    async def told() -> None:
+        async with speaker(tmp_path, disk=disk) as one:
+            await one.broker.topics.create("t", 1, {})
+            client = Client(one, protocol=OLD)
+            await client.init()
+            await client.add(0)
+            await client.produce()
+            disk.hold("/t.")
+            assert await client.end(commit=True) is ErrorCode.NONE
+            added = asyncio.ensure_future(client.add_once(0))
+            aborted = asyncio.ensure_future(client.end(commit=False))
+            await asyncio.sleep(0)  # both are sent
+            disk.let_go()
+            assert await added == {0: ErrorCode.NONE}
+            assert await aborted is ErrorCode.NONE
+            await settled(one)
+            found = one.broker.transactions.transactions.find("x")
+            assert found is not None
+            assert found.state.label == "CompleteAbort"
+
+    asyncio.run(told())
 
 
 def test_clients_write_no_markers(tmp_path: Path) -> None:
