@@ -164,6 +164,21 @@ def test_an_answer_stays_within_max_bytes_but_never_below_one_batch(tell: Callab
     tell(story)
 
 
+def test_partitions_of_all_sessions_together_are_limited(tell: Callable[..., None]) -> None:
+    """C1 C9: a code that clients retry, until others have let go of theirs."""
+
+    async def story(one: Speaker) -> None:
+        await join(one, "bob")
+        assert (await fetch(one, 0, *range(600))).error_code == 0
+        assert (await fetch(one, 1, *range(600))).error_code == 0
+        refused = await fetch(one, 0, *range(600), member_id="bob")
+        assert refused.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        assert (await fetch(one, -1)).error_code == 0
+        assert (await fetch(one, 0, *range(600), member_id="bob")).error_code == 0
+
+    tell(story, fetch_sessions_partitions_max=1_000)
+
+
 def test_verdicts_that_cannot_be_are_refused_partition_by_partition(tell: Callable[..., None]) -> None:
     """C1: with Kafka's codes; the session goes on."""
 

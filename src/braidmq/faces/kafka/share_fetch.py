@@ -61,7 +61,7 @@ def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> Share
         session = face.share_sessions.begin(group_id, member_id, asked.connection)
     else:
         session = face.share_sessions.go_on(group_id, member_id, epoch, asked.connection)
-    session.update(named, forgotten)
+    face.share_sessions.update(session, named, forgotten)
     return session
 
 
