@@ -251,6 +251,15 @@ SERVER: tuple[Option, ...] = (
         high=1_000_000,
     ),
     Option(
+        "fetch.sessions.partitions.max",
+        Kind.INT,
+        500_000,
+        "Partitions remembered in all incremental fetch sessions together, and as many in all share sessions:"
+        " what bounds their memory (some 400 bytes each).",
+        low=1_000,
+        high=100_000_000,
+    ),
+    Option(
         "log.files.open.max",
         Kind.INT,
         1_024,
@@ -777,6 +786,7 @@ class Config:
     fetch_wait_max_ms: int
     fetch_bytes_max: int
     fetch_sessions_max: int
+    fetch_sessions_partitions_max: int
     log_files_open_max: int
     log_sync_threads: int
     log_checkpoint_interval_ms: int

@@ -113,7 +113,7 @@ class Broker:
         await self._finish_deletions()
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups),
-            (TRANSACTIONS_CHECK_S, self.transactions.expire),
+            (TRANSACTIONS_CHECK_S, self.tend_transactions),
             (TIDY_S, self.topics.tidy),
         )
 
@@ -186,6 +186,13 @@ class Broker:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
         self.sharing.relimit(group_id)
+
+    async def tend_transactions(self) -> None:
+        """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
+        await self.transactions.expire()
+        self.transactions.end_orphans(
+            partition for topic in self.topics for partition in topic.partitions if partition.is_open
+        )
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""

@@ -2,8 +2,8 @@
 
 `braidmq.group` decides; this module writes down what it decides, and answers when that is durable. Records
 go to the internal, compacted topic `__consumer_offsets` in Kafka's own format; on start they are read back
-in order. A reply that follows a write in a group's effects is sent once the write is on disk, so no client is
-told of a generation or an offset that a crash could take back.
+in order. A reply is sent once everything that its group has written before is on disk, whoever caused that: a
+follower is not told of an assignment that a crash could take back, though its leader brought it.
 
 The internal topic is made when the first group appears, so a broker without groups never has it.
 """
@@ -78,6 +78,8 @@ class Coordinator:
         self._committing: Counter[str] = Counter()
         """Commits per group that are being written and do not show yet."""
         self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog)
+        self._written_to: dict[str, int] = {}
+        """Groups with changes on their way to disk, and where they end; oldest first."""
 
     # -- the internal topic ---------------------------------------------------------------------
 
@@ -277,12 +279,12 @@ class Coordinator:
                     _settle(effect, ErrorCode.NONE)
 
     def _perform(self, group_id: str, effects: Sequence[Effect]) -> int | None:
-        """Does what a group asked for, in order: a reply waits for the writes before it.
+        """Does what a group asked for, in order: a reply waits for the group's writes before it.
 
-        Returns the offset at which all of it is durable, None where nothing was written. ApiError if it could
+        Returns the offset at which all of it is durable, None where that is so already. ApiError if it could
         not be: those who waited have been told, and the group is to be told with `store_failed`.
         """
-        durable_at: int | None = None
+        durable_at = self._not_durable_before(group_id)
         failure: ApiError | None = None
         for effect in effects:
             if isinstance(effect, Reply):
@@ -290,12 +292,21 @@ class Coordinator:
                 continue
             try:
                 durable_at = self._topic.append(self._changes(effect))
+                self._written_to.pop(group_id, None)
+                self._written_to[group_id] = durable_at
             except ApiError as error:
                 failure = error
         self._set_timer()
         if failure is not None:
             raise failure
         return durable_at
+
+    def _not_durable_before(self, group_id: str) -> int | None:
+        """The offset at which the group's last change is on disk; None if it is."""
+        written_to = self._written_to
+        while written_to and self._topic.is_durable(next(iter(written_to.values()))):
+            del written_to[next(iter(written_to))]
+        return written_to.get(group_id)
 
     def _changes(self, effect: Store | Write) -> Sequence[KeyValue]:
         if isinstance(effect, Write):

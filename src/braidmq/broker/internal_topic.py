@@ -135,6 +135,10 @@ class InternalTopic:
             transactional=True,
         )
 
+    def is_durable(self, offset: int) -> bool:
+        """Whether everything below `offset` is on disk."""
+        return self.partition.log.durable_offset >= offset
+
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back when everything below `offset` is on disk, or never will be."""
         self.partition.when_durable(offset, callback)

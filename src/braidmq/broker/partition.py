@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from braidmq.broker.group_commit import GroupCommit, Job
+from braidmq.broker.record_checks import check_keys, refuse_times
 from braidmq.config import Flush, TimestampType, TopicConfig
 from braidmq.log.aborted import Aborted
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
@@ -30,7 +31,6 @@ from braidmq.wire.records import (
     check_produced,
     parse_header,
     recompress,
-    records,
     restamp_append_time,
 )
 
@@ -160,7 +160,7 @@ class Partition:
         if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
             now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
         ):
-            self._check_timestamp(header, now_ms)
+            self._check_timestamp(batch, now_ms)
         if not self._plain:
             batch, header = self._as_the_topic_wants(batch, header, now_ms)
         log = self._log if self._log is not None else self.log
@@ -209,22 +209,12 @@ class Partition:
             restamp_append_time(batch, now_ms)
             header = parse_header(batch)
         if config.compacts:
-            self._check_keys(batch)
+            check_keys(self, batch)
         return batch, header
 
-    def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
-        if self._config.message_timestamp_type == TimestampType.APPEND.value:
-            return
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"{self}: record time {header.max_timestamp} is outside of what the topic allows around the"
-            f" broker's {now_ms}; see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-        )
-
-    def _check_keys(self, batch: memoryview) -> None:
-        """A compacted topic keeps the newest of each key; a record without one could only be lost."""
-        if any(record.key is None for record in records(batch)):
-            raise ApiError(ErrorCode.INVALID_RECORD, f"{self} is compacted: every record needs a key")
+    def _check_timestamp(self, batch: memoryview, now_ms: int) -> None:
+        if self._config.message_timestamp_type != TimestampType.APPEND.value:
+            raise refuse_times(self, batch, self._config, now_ms)
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back once everything below `offset` is on disk, or with an error when it never will be."""

@@ -16,9 +16,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from braidmq.broker.given_up import GivenUp
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import STATE_TOPIC, Place, StoredWindow, StoredWindows, tombstones
 from braidmq.broker.topics import Topics
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
@@ -58,6 +59,7 @@ class Sharing:
         self._alarm_of: dict[Place, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._given_up = GivenUp(self._loop)
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -103,6 +105,7 @@ class Sharing:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        self._given_up.write()
 
     # -- windows --------------------------------------------------------------------------------
 
@@ -172,10 +175,8 @@ class Sharing:
 
     # -- delivery -------------------------------------------------------------------------------
 
-    def acquire(
-        self, part: SharePartition, member_id: str, records_max: int, bytes_max: int, exact: bool
-    ) -> Delivered:
-        delivered = part.acquire(member_id, self.now_ms(), records_max, bytes_max, exact)
+    def acquire(self, part: SharePartition, member_id: str, limits: AnswerLimits) -> Delivered:
+        delivered = part.acquire(member_id, self.now_ms(), limits)
         self._after(part)
         return delivered
 
@@ -223,15 +224,7 @@ class Sharing:
 
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():
-            log.info(
-                "group %s, %s: offsets %d to %d are not delivered again: %s after %d deliveries",
-                part.place.group_id,
-                part.partition,
-                archived.first,
-                archived.last,
-                archived.reason.name.lower(),
-                archived.deliveries,
-            )
+            self._given_up.note(part.place.group_id, part.partition, archived)
         self._set_alarm(part)
 
     # -- forgetting -----------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 What is acquired is cut from the log batch by batch: a client gets whole batches, those that hold a record it
 has acquired, and is told the offsets that are its own. Batches that lie between and belong to others are not
-sent. A limit on records is rounded up to the end of a batch, unless it is to be kept exactly.
+sent. A limit on records is rounded up to the end of a batch, unless it is to be kept exactly. A limit on
+bytes is kept, except for the first batch of an answer: one that is larger than the limit must be readable.
 
 A group at read_committed reads up to the last stable offset. To it, batches of aborted transactions are no
 messages, as markers are none: they are passed over and never sent.
@@ -17,7 +18,7 @@ from braidmq.broker.internal_topic import KeyValue
 from braidmq.broker.partition import Partition
 from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
 from braidmq.delivery import stored
-from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
+from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, NotHeld, Reading
 from braidmq.delivery.window import DeliveryWindow, joined
 from braidmq.log.aborted import Aborted
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -32,6 +33,17 @@ class Watcher(Protocol):
     """Somebody who waits for records that can be acquired."""
 
     def on_available(self) -> None: ...
+
+
+class AnswerLimits(NamedTuple):
+    """How much more an answer may hold."""
+
+    records_max: int
+    bytes_max: int
+    exact: bool = False
+    """Whether `records_max` holds to the record, not to the end of its batch."""
+    first: bool = True
+    """Whether the answer is empty so far, so that one batch may exceed `bytes_max`."""
 
 
 class Delivered(NamedTuple):
@@ -71,21 +83,20 @@ class SharePartition:
 
     # -- handing out ----------------------------------------------------------------------------
 
-    def acquire(
-        self, member_id: str, now_ms: int, records_max: int, bytes_max: int, exact: bool = False
-    ) -> Delivered:
+    def acquire(self, member_id: str, now_ms: int, limits: AnswerLimits) -> Delivered:
         """Hands out what is available, up to the high watermark and (whole batches) the limits."""
         self.follow_log()
         acquired: list[Acquired] = []
         pieces: list[memoryview] = []
-        left, size = records_max, 0
-        while left > 0 and (size < bytes_max or not pieces):
+        left, size = limits.records_max, 0
+        while left > 0 and size < limits.bytes_max:
             offset = self.window.fetch_offset(now_ms)
-            found = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
+            first = limits.first and not pieces
+            found = None if offset is None else self._read(offset, limits.bytes_max - size, first)
             if offset is None or found is None:
                 break
             content, batches = found
-            taken = self._take(member_id, now_ms, left, offset, batches, exact)
+            taken = self._take(member_id, now_ms, left, offset, batches, limits.exact)
             for batch in _holding(batches, taken):
                 pieces.append(content[batch.begin : batch.end])
                 size += batch.end - batch.begin
@@ -95,11 +106,14 @@ class SharePartition:
                 break
         return Delivered(b"".join(pieces), joined(acquired))
 
-    def _read(self, offset: int, bytes_max: int) -> tuple[memoryview, list[Batch]] | None:
-        found = self.partition.read(offset, max(1, bytes_max), self.committed)
+    def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[memoryview, list[Batch]] | None:
+        """Whole batches, at most `bytes_max`; the very first one of an answer may be larger."""
+        found = self.partition.read(offset, min(READ_BYTES, bytes_max), self.committed)
         if found is None:
             return None
         try:
+            if found.size > bytes_max and not first:
+                return None
             content = memoryview(found.read())
             aborted = self.partition.aborted(offset, found) if self.committed else []
             return content, _batches(content, aborted)
@@ -155,9 +169,7 @@ class SharePartition:
     def lag(self) -> int:
         """Records that are readable and not settled."""
         settled = sum(
-            last - first + 1
-            for first, last, status in self.window.runs()
-            if status.state is State.ACKED or status.state is State.ARCHIVED
+            last - first + 1 for first, last, status in self.window.runs() if status.state in SETTLED
         )
         return max(0, self.partition.high_watermark - self.window.start_offset - settled)
 

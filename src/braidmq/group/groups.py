@@ -286,6 +286,11 @@ class Groups:
         """A share group is known from its delivery state; it has no members yet."""
         self._groups.setdefault(group_id, ShareGroup(group_id, self.settings))
 
+    def make_share(self, group_id: str) -> None:
+        """A share group whose place is set before its first member joins. Raises ApiError."""
+        self._check_room()
+        self.add_share(group_id)
+
     # Time
 
     def next_deadline(self) -> int | None:
@@ -458,9 +463,7 @@ class Groups:
     def _check_room(self) -> None:
         most = self.settings.groups_max
         if len(self._groups) >= most:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION, f"there are {most} groups, and groups.max allows no more"
-            )
+            raise ApiError(ErrorCode.POLICY_VIOLATION, f"groups.max allows no more than {most} groups")
 
     def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
         group = self._groups[group_id] = ClassicGroup(group_id, self.settings, self._new_id, now_ms)

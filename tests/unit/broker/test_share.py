@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import (
     DELTAS_MAX,
     STATE_TOPIC,
@@ -62,7 +63,7 @@ async def opened(broker: Broker, group: str = "workers") -> SharePartition:
 def acquire(
     broker: Broker, part: SharePartition, member: str = "ada", records_max: int = ALL, exact: bool = False
 ) -> Delivered:
-    return broker.sharing.acquire(part, member, records_max, ALL, exact)
+    return broker.sharing.acquire(part, member, AnswerLimits(records_max, ALL, exact))
 
 
 def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:
@@ -208,6 +209,28 @@ def test_a_lock_ends_by_itself_and_the_last_delivery_archives(tmp_path: Path) ->
         assert part.window.start_offset == 1
 
     tell(tmp_path, story, group_share_record_lock_duration_ms=100, group_share_delivery_count_limit=2)
+
+
+def test_records_that_are_given_up_are_summed_up_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C1 O1: one line for a group and partition, however many ranges were rejected."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 50)
+        part = await opened(broker)
+        acquire(broker, part)
+        for offset in range(0, 50, 2):
+            await judge(broker, part, offset, offset, Verdict.REJECT)
+
+    caplog.set_level(logging.INFO, "braid.share")
+    tell(tmp_path, story)
+    assert [record.getMessage() for record in caplog.records if record.name == "braid.share"] == [
+        (
+            "group workers, jobs-0: 25 records between offsets 0 and 48 are not delivered again:"
+            " 25 rejected, 0 after their last delivery"
+        )
+    ]
 
 
 def test_the_window_is_bounded_whatever_the_backlog(tmp_path: Path) -> None:

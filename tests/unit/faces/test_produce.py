@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,34 @@ def test_what_cannot_be_stored_is_refused_with_a_reason(tmp_path: Path) -> None:
         assert one.broker.partition("t", 0).log.end_offset == 0
 
     run(tmp_path, story, **{"max.message.bytes": "4000"})
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_a_refusal_names_the_records_that_are_to_blame(tmp_path: Path, version: int) -> None:
+    """P5: so that a client tells them from those that were only in the same batch (KIP-467)."""
+
+    async def story(one: Speaker) -> None:
+        now_ms = one.broker.clock.wall_ms()
+        good, keyless = (b"k", b"v", [], now_ms), (None, b"v", [], now_ms)
+
+        async def blamed(*rows: Any) -> list[tuple[int, str | None]]:
+            answer = await produce(one, build_batch(rows, Codec.GZIP), version=version)
+            assert answer.error_message
+            return [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors]
+
+        assert await blamed(good, keyless, good, keyless) == [
+            (1, "t-0 is compacted: every record needs a key"),
+            (3, "t-0 is compacted: every record needs a key"),
+        ]
+        late = now_ms + 7_200_000
+        assert await blamed(good, (b"k", b"v", [], late)) == [(1, f"its time is {late}")]
+        many = await blamed(*[keyless] * 150)
+        assert [at for at, _ in many] == list(range(150))
+        assert many[-1] == (149, None)
+        assert (await produce(one, build_batch([good] * 3), version=version)).record_errors == []
+        assert one.broker.partition("t", 0).log.end_offset == 3
+
+    run(tmp_path, story, **{"cleanup.policy": "compact"})
 
 
 @pytest.mark.parametrize("codec", list(Codec))

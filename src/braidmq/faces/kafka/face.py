@@ -102,8 +102,9 @@ class KafkaFace:
         self.broker = broker
         self.host, self.port = "", 0
         self.node_id = broker.config.node_id
-        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
-        self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions)
+        partitions_max = broker.config.fetch_sessions_partitions_max
+        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, partitions_max)
+        self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions, partitions_max)
         self.waiting_fetches: set[Waiting] = set()
         self.draining = False
         self.verbs: dict[int, Verb] = {}

@@ -23,7 +23,7 @@ from braidmq.txn.versions import told
 from braidmq.wire import produce as wire
 from braidmq.wire.api import Api
 from braidmq.wire.compress import Codec
-from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.errors import ApiError, ErrorCode, RecordsRefused
 from braidmq.wire.produce import PartitionResult, ProduceRequest
 from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, parse_header
 
@@ -284,7 +284,8 @@ def _accepted(partition: Partition, appended: Appended) -> PartitionResult:
 
 
 def _refused(index: int, error: ApiError) -> PartitionResult:
-    return PartitionResult(index, int(error.code), -1, -1, -1, error.message)
+    blamed = error.records if isinstance(error, RecordsRefused) else ()
+    return PartitionResult(index, int(error.code), -1, -1, -1, error.message, blamed)
 
 
 _UNDECIDED = _refused(-1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator has not answered"))

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from braidmq.broker.partition import LEADER_EPOCH, Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import Place
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
@@ -61,7 +61,7 @@ def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> Share
         session = face.share_sessions.begin(group_id, member_id, asked.connection)
     else:
         session = face.share_sessions.go_on(group_id, member_id, epoch, asked.connection)
-    session.update(named, forgotten)
+    face.share_sessions.update(session, named, forgotten)
     return session
 
 
@@ -99,6 +99,7 @@ class ShareAnswer:
         self._bytes_left = min(request.max_bytes, face.broker.config.fetch_bytes_max)
         self._partitions: dict[Key, ShareFetchPartitionData] = {}
         self._has_news = False
+        self._has_records = False
 
     def acquire(self) -> bool:
         """Hands out what is there, partition by partition, as far as asked for; whether to answer now."""
@@ -115,16 +116,13 @@ class ShareAnswer:
         return self._has_news
 
     def _deliver(self, key: Key) -> Delivered:
+        limits = AnswerLimits(self._records_left, self._bytes_left, self._exact, first=not self._has_records)
         return self._face.broker.sharing.acquire(
-            _find(self._face, self._session, key),
-            self._session.member_id,
-            self._records_left,
-            self._bytes_left,
-            self._exact,
+            _find(self._face, self._session, key), self._session.member_id, limits
         )
 
     def _take(self, key: Key, delivered: Delivered) -> None:
-        self._has_news = True
+        self._has_news = self._has_records = True
         self._bytes_left -= len(delivered.records)
         self._records_left -= sum(last - first + 1 for first, last, _ in delivered.acquired)
         self._session.move_to_end(key)

@@ -119,6 +119,14 @@ def _idle_group(face: KafkaFace, group_id: str) -> None:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
 
 
+def _check_movable(face: KafkaFace, group_id: str) -> None:
+    """Raises ApiError unless this is a share group without members, or nothing at all yet."""
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group has an id")
+    if face.broker.coordinator.groups.find(group_id) is not None:
+        _idle_group(face, group_id)
+
+
 # -- where a group is ---------------------------------------------------------------------------
 
 
@@ -195,9 +203,9 @@ def _offset(
 async def alter_share_group_offsets(
     face: KafkaFace, request: AlterShareGroupOffsetsRequest, asked: Asked
 ) -> AlterShareGroupOffsetsResponse:
-    """Lets a group without members go on elsewhere."""
+    """Sets where a group without members begins; a group that does not exist yet is created."""
     try:
-        _idle_group(face, request.group_id)
+        _check_movable(face, request.group_id)
     except ApiError as error:
         return AlterShareGroupOffsetsResponse(error_code=int(error.code), error_message=error.message)
     responses = []
@@ -220,9 +228,19 @@ async def _alter(
     try:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+        if not 0 <= wanted.partition_index < len(topic.partitions):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {wanted.partition_index}"
+            )
         if wanted.start_offset < 0:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{wanted.start_offset} is no offset")
+        # Again for each partition: somebody may have joined while the one before was written.
+        _check_movable(face, group_id)
+        if face.broker.coordinator.groups.find(group_id) is None:
+            face.broker.coordinator.groups.make_share(group_id)
         await face.broker.sharing.move(Place(group_id, topic.id, wanted.partition_index), wanted.start_offset)
+        # A group without a place is forgotten now and then, and this one had none until now.
+        face.broker.coordinator.groups.add_share(group_id)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message
     return answer
