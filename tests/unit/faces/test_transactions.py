@@ -451,8 +451,6 @@ def test_an_operator_ends_a_transaction_in_one_partition(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        ({"enable_2pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ({"keep_prepared_txn": True}, ErrorCode.UNSUPPORTED_VERSION),
         ({"timeout_ms": 100_000_000}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
     ],
@@ -460,7 +458,7 @@ def test_an_operator_ends_a_transaction_in_one_partition(tmp_path: Path) -> None
 def test_what_is_not_allowed_is_refused_by_name(
     tmp_path: Path, asked: dict[str, object], code: ErrorCode
 ) -> None:
-    """T2: two-phase commit (KIP-939), time-outs past the maximum, half an identity."""
+    """T2: time-outs past the maximum, half an identity."""
 
     async def story(one: Speaker) -> None:
         assert await Client(one).init(**asked) is code  # type: ignore[arg-type]
