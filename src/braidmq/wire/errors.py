@@ -4,7 +4,7 @@ An `ApiError` is an answer: the request was understood, the client is told a cod
 connection goes on. A `ProtocolError` is the end of a connection: the bytes could not be read, so where
 the next request would begin is not known either.
 
-The codes and which of them a client may retry are those of Kafka 4.2.
+The codes and which of them a client may retry are those of Kafka 4.3.
 """
 
 from __future__ import annotations

@@ -503,8 +503,6 @@ def test_the_broker_ends_transactions_that_no_coordinator_knows_of(tmp_path: Pat
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        ({"enable_2pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ({"keep_prepared_txn": True}, ErrorCode.UNSUPPORTED_VERSION),
         ({"timeout_ms": 100_000_000}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
     ],
@@ -512,7 +510,7 @@ def test_the_broker_ends_transactions_that_no_coordinator_knows_of(tmp_path: Pat
 def test_what_is_not_allowed_is_refused_by_name(
     tmp_path: Path, asked: dict[str, object], code: ErrorCode
 ) -> None:
-    """T2: two-phase commit (KIP-939), time-outs past the maximum, half an identity."""
+    """T2: time-outs past the maximum, half an identity."""
 
     async def story(one: Speaker) -> None:
         assert await Client(one).init(**asked) is code  # type: ignore[arg-type]

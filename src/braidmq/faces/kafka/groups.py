@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.events import Join, Leaver, Protocol, Sync
 from braidmq.group.groups import Group
@@ -222,13 +223,13 @@ def _listed(group: Group) -> ListedGroup:
 
 def describe_groups(face: KafkaFace, request: DescribeGroupsRequest, asked: Asked) -> DescribeGroupsResponse:
     """Classic groups; one that is not there is told to be dead, as Kafka tells it."""
-    return DescribeGroupsResponse(groups=[_describe(face, name, asked.version) for name in request.groups])
+    return DescribeGroupsResponse(groups=[_describe(face, name, request, asked) for name in request.groups])
 
 
-def _describe(face: KafkaFace, group_id: str, version: int) -> DescribedGroup:
+def _describe(face: KafkaFace, group_id: str, request: DescribeGroupsRequest, asked: Asked) -> DescribedGroup:
     group = face.broker.coordinator.groups.find_classic(group_id)
     if group is None:
-        missing = version >= _ERROR_FOR_MISSING_FROM
+        missing = asked.version >= _ERROR_FOR_MISSING_FROM
         return DescribedGroup(
             group_id=group_id,
             group_state=_DEAD,
@@ -252,6 +253,9 @@ def _describe(face: KafkaFace, group_id: str, version: int) -> DescribedGroup:
             )
             for each in described.members
         ],
+        authorized_operations=authorized_operations(
+            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+        ),
     )
 
 

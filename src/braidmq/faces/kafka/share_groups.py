@@ -8,6 +8,7 @@ from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_records import Place
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.faces.kafka.consumer_groups import described_assignment, heartbeat_assignment
 from braidmq.group.assignors import NOTHING
 from braidmq.group.consumer_member import Heartbeat
@@ -74,10 +75,14 @@ def share_group_heartbeat(
 def share_group_describe(
     face: KafkaFace, request: ShareGroupDescribeRequest, asked: Asked
 ) -> ShareGroupDescribeResponse:
-    return ShareGroupDescribeResponse(groups=[_describe(face, group_id) for group_id in request.group_ids])
+    return ShareGroupDescribeResponse(
+        groups=[_describe(face, group_id, request, asked) for group_id in request.group_ids]
+    )
 
 
-def _describe(face: KafkaFace, group_id: str) -> DescribedShareGroup:
+def _describe(
+    face: KafkaFace, group_id: str, request: ShareGroupDescribeRequest, asked: Asked
+) -> DescribedShareGroup:
     try:
         group = _group(face, group_id)
     except ApiError as error:
@@ -91,6 +96,9 @@ def _describe(face: KafkaFace, group_id: str) -> DescribedShareGroup:
         assignment_epoch=group.target_epoch,
         assignor_name=_ASSIGNOR,
         members=[_member(face, group, member) for member in group.members.values()],
+        authorized_operations=authorized_operations(
+            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+        ),
     )
 
 
