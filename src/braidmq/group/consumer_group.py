@@ -457,6 +457,11 @@ class ConsumerGroup:
 
     # Offsets
 
+    def owner(self, topic: str, partition: int) -> Owner | None:
+        """Who reads a partition of a topic."""
+        found = self.subscribed_topics.get(topic)
+        return None if found is None else self.owners.get((found.topic_id, partition))
+
     def expirable(self, now_ms: int) -> Expirable | None:
         """Offsets of topics that nobody reads may expire, by the age of each commit."""
         if self.members and self._catalog_version is None:

@@ -1,8 +1,9 @@
 """The way of one member from what it has to what it should have, in groups whose members the server assigns.
 
-A member is told to give things up first, and gets new ones once their former owners have let go. Who has what is
-therefore known at every moment, and nothing that only one may have is had by two. What it is that members have,
-and what is free, is for the kind of group to say: partitions (`consumer_member`), tasks (`streams_member`).
+A member is told to give things up first, and gets new ones once their former owners have let go. Who has what
+is therefore known at every moment, and nothing that only one may have is had by two. What it is that members
+have, and what is free, is for the kind of group to say: partitions (`consumer_member`) or tasks
+(`streams_member`).
 
     STABLE ──► has to give some up ──► UNREVOKED ──► they are no longer among what it says it owns ──┐
        ▲                                                                                             ▼
@@ -11,6 +12,7 @@ and what is free, is for the kind of group to say: partitions (`consumer_member`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from enum import IntEnum
 from typing import Generic, TypeVar
@@ -31,7 +33,7 @@ class MemberState(IntEnum):
     UNRELEASED = 2
 
 
-class AssignedMember(Generic[T, O]):
+class AssignedMember(ABC, Generic[T, O]):
     """A member's epoch and what it has. `T` is what members have, `O` the record of who has what."""
 
     __slots__ = ("assigned", "epoch", "member_id", "previous_epoch", "revoking", "state")
@@ -44,13 +46,13 @@ class AssignedMember(Generic[T, O]):
         self.assigned: frozenset[T] = frozenset()
         self.revoking: frozenset[T] = frozenset()
 
+    @abstractmethod
     def claim(self, wanted: frozenset[T], since: int, owners: O) -> frozenset[T]:
         """Takes what is free of what is wanted, and says what that is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self, things: frozenset[T], owners: O) -> None:
         """Lets go of things, so that others can have them."""
-        raise NotImplementedError
 
     def position(self) -> tuple[object, ...]:
         """All that is written down about the member's assignment."""

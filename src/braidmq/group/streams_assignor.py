@@ -1,9 +1,9 @@
 """Which member of a streams group gets which task: evenly over members and processes, with little moved.
 
-A member is a thread, and threads of a process share its folder of state. Active tasks come first: a task stays
-with its member, then with its process, then goes to a process that has a standby of it, as far as nobody gets
-more than an equal share; the rest goes to the least loaded. Standbys of tasks that have state are then spread
-over other processes in the same way. `assign` is a pure function; everything is sorted first.
+A member is a thread, and threads of a process share its folder of state. Active tasks come first: a task
+stays with its member, then with its process, then goes to a process that has a standby of it, as long as
+nobody gets more than an equal share; the rest goes to the least loaded. Standbys of tasks that have state are
+then spread over other processes in the same way. `assign` is a pure function; everything is sorted first.
 
 There are no warm-up tasks: a task that moves is restored by its new owner, as with Kafka's own assignor.
 """

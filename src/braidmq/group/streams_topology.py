@@ -1,9 +1,9 @@
 """What a Kafka Streams application is made of, and what that means for the topics there are (KIP-1071).
 
-An application is cut into subtopologies. Each reads source topics, some of them repartition topics that another
-subtopology writes, and keeps its state in stores that are written to changelog topics. A task is one partition
-of a subtopology: partition 3 of all topics it reads. Repartition and changelog topics are internal: the server
-decides how many partitions they have and creates them.
+An application is cut into subtopologies. Each reads source topics, some of them repartition topics that
+another subtopology writes, and keeps its state in stores that are written to changelog topics. A task is one
+partition of a subtopology: partition 3 of all topics it reads. Repartition and changelog topics are internal:
+the server decides how many partitions they have and creates them.
 
 `configure` looks at the topics there are. It answers with how many tasks each subtopology has, or with what
 stands in the way: source topics that are missing, topics with the wrong number of partitions, internal topics
@@ -25,7 +25,7 @@ TASKS_MAX = 100_000
 NAMES_SHOWN = 5
 
 
-class InternalTopic(NamedTuple):
+class ApplicationTopic(NamedTuple):
     """A topic that belongs to the application. No partitions or no replicas: the server decides."""
 
     name: str
@@ -39,9 +39,9 @@ class Subtopology(NamedTuple):
 
     subtopology_id: str
     sources: tuple[str, ...] = ()
-    repartition_sources: tuple[InternalTopic, ...] = ()
+    repartition_sources: tuple[ApplicationTopic, ...] = ()
     repartition_sinks: tuple[str, ...] = ()
-    changelogs: tuple[InternalTopic, ...] = ()
+    changelogs: tuple[ApplicationTopic, ...] = ()
     copartitioned: tuple[frozenset[str], ...] = ()
     """Topics that are joined, and so need equally many partitions."""
 
@@ -106,10 +106,10 @@ class Configured(NamedTuple):
     """A topology on the topics there are. It can run if there is no obstacle."""
 
     shapes: Mapping[str, Shape]
-    counts: Mapping[str, int]
-    """Partitions of the internal topics, as far as they could be decided."""
+    partitions: Mapping[str, int]
+    """How many every topic has that is read or written down to, internal ones as decided."""
     obstacle: Status | None = None
-    missing: tuple[InternalTopic, ...] = ()
+    missing: tuple[ApplicationTopic, ...] = ()
     """What has to be created, with its number of partitions."""
 
     @property
@@ -143,7 +143,7 @@ def check_topology(topology: Topology) -> None:
         for topic in part.repartition_sources:
             if topic.partitions < 0:
                 raise _invalid(f"repartition topic {topic.name!r} cannot have {topic.partitions} partitions")
-    _repartition_counts(topology, lambda name: 1)
+    _repartition_counts(topology, lambda _: 1)
 
 
 def digest(topology: Topology, topics: Mapping[str, Topic]) -> int:
@@ -167,14 +167,16 @@ def configure(topology: Topology, topics: Mapping[str, Topic]) -> Configured:
             for part in topology.subtopologies
         }
         to_create = _missing_internal(topology, topics, counts)
+        known = {name: topics[name].partitions for part in topology.subtopologies for name in part.sources}
+        partitions = {**known, **counts}
     except _Unfit as unfit:
         return Configured({}, {}, unfit.status)
     if (tasks := sum(shape.tasks for shape in shapes.values())) > TASKS_MAX:
         raise _invalid(f"the application would have {tasks:,} tasks, and {TASKS_MAX:,} are allowed")
     if not to_create:
-        return Configured(shapes, counts)
+        return Configured(shapes, partitions)
     detail = f"internal topics are being created: {_shown(topic.name for topic in to_create)}"
-    return Configured(shapes, counts, Status(StatusCode.MISSING_INTERNAL_TOPICS, detail), to_create)
+    return Configured(shapes, partitions, Status(StatusCode.MISSING_INTERNAL_TOPICS, detail), to_create)
 
 
 def _internal_counts(topology: Topology, topics: Mapping[str, Topic]) -> dict[str, int]:
@@ -240,8 +242,8 @@ def _make_equal(
         if name in fixed and counts[name] != wanted:
             raise _Unfit(
                 StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
-                f"repartition topic {name} is to have {counts[name]} partitions, but is joined with topics that"
-                f" have {wanted}",
+                f"repartition topic {name} is to have {counts[name]} partitions, but is joined with topics"
+                f" that have {wanted}",
             )
         counts[name] = wanted
 
@@ -252,8 +254,8 @@ def _most_partitions(part: Subtopology, topics: Mapping[str, Topic], counts: Map
 
 def _missing_internal(
     topology: Topology, topics: Mapping[str, Topic], counts: Mapping[str, int]
-) -> tuple[InternalTopic, ...]:
-    missing: dict[str, InternalTopic] = {}
+) -> tuple[ApplicationTopic, ...]:
+    missing: dict[str, ApplicationTopic] = {}
     for part in topology.subtopologies:
         for topic in (*part.repartition_sources, *part.changelogs):
             found = topics.get(topic.name)
@@ -268,7 +270,7 @@ def _missing_internal(
     return tuple(missing[name] for name in sorted(missing))
 
 
-def _names(topics: Iterable[InternalTopic]) -> list[str]:
+def _names(topics: Iterable[ApplicationTopic]) -> list[str]:
     return [topic.name for topic in topics]
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from braidmq.faces.kafka.asked import Asked
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.events import Join, Leaver, Protocol, Sync
-from braidmq.group.groups import Group
-from braidmq.group.share_group import ShareGroup
+from braidmq.group.kinds import Group
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
     Coordinator,
@@ -48,8 +47,6 @@ _MEMBERS_FROM = 3
 _ERROR_FOR_MISSING_FROM = 6
 _DEAD = "Dead"
 _CLASSIC = "classic"
-_CONSUMER = "consumer"
-_SHARE = "share"
 _SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 
 
@@ -208,15 +205,11 @@ def _listed(group: Group) -> ListedGroup:
             group_state=group.state.value,
             group_type=_CLASSIC,
         )
-    if isinstance(group, ShareGroup):
-        return ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type,
-            group_state=group.state.value,
-            group_type=_SHARE,
-        )
     return ListedGroup(
-        group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=_CONSUMER
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state.value,
+        group_type=group.group_type,
     )
 
 
