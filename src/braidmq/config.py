@@ -525,6 +525,52 @@ SERVER: tuple[Option, ...] = (
         " aborted.",
         choices=("read_uncommitted", "read_committed"),
     ),
+    Option(
+        "group.streams.session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "A member of a streams group that is silent for this long is out of it.",
+        "ms",
+        low=1000,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.streams.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
+        "How often members of streams groups report at least; as long as there are few of them they report"
+        " every second.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.streams.num.standby.replicas",
+        Kind.INT,
+        0,
+        "Copies of the state of each task that other processes of an application keep, so that one of them"
+        " can take over at once.",
+        low=0,
+        high=10,
+    ),
+    Option(
+        "group.streams.initial.rebalance.delay.ms",
+        Kind.INT,
+        3_000,
+        "How long an empty streams group waits for more members before it hands out tasks: tasks that move"
+        " later restore their state.",
+        "ms",
+        low=0,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.streams.max.size",
+        Kind.INT,
+        10_000,
+        "Members a streams group has at most; each thread of an application is one.",
+        low=1,
+        high=100_000,
+    ),
 )
 
 TOPIC: tuple[Option, ...] = (
@@ -720,6 +766,10 @@ GROUP: tuple[Option, ...] = tuple(
         "group.share.auto.offset.reset",
         "group.share.isolation.level",
         "group.share.partition.max.record.locks",
+        "group.streams.session.timeout.ms",
+        "group.streams.heartbeat.interval.ms",
+        "group.streams.num.standby.replicas",
+        "group.streams.initial.rebalance.delay.ms",
     )
 )
 """What an admin client may set for a single group; the default is the broker's option, `group.` before it."""
@@ -818,6 +868,11 @@ class Config:
     group_share_delivery_count_limit: int
     group_share_auto_offset_reset: str
     group_share_isolation_level: str
+    group_streams_session_timeout_ms: int
+    group_streams_heartbeat_interval_ms: int
+    group_streams_num_standby_replicas: int
+    group_streams_initial_rebalance_delay_ms: int
+    group_streams_max_size: int
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 

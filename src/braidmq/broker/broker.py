@@ -88,12 +88,14 @@ class Broker:
         self.producer_ids = ProducerIds(self.store, self.threads)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
-        self.coordinator = Coordinator(self.topics, self.clock, _group_settings(config), self.catalog)
+        self.group_options = GroupOptions(config, self.store, self.threads)
+        self.coordinator = Coordinator(
+            self.topics, self.clock, _group_settings(config), self.catalog, self.group_options.streams
+        )
         self.transactions = TransactionCoordinator(
             self.topics, self.clock, _transaction_settings(config), self.producer_ids, self.coordinator
         )
         self.admission = Admission(self.transactions)
-        self.group_options = GroupOptions(config, self.store, self.threads)
         self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
@@ -324,4 +326,5 @@ def _group_settings(config: Config) -> GroupSettings:
         group_share_session_timeout_ms=config.group_share_session_timeout_ms,
         group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
         group_share_max_size=config.group_share_max_size,
+        group_streams_max_size=config.group_streams_max_size,
     )

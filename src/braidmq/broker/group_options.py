@@ -10,6 +10,7 @@ from braidmq.broker.share import ShareOptions
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import GROUP, Config, ConfigError, find
 from braidmq.delivery.status import DeliveryLimits
+from braidmq.group.streams_group import StreamsOptions
 from braidmq.reset import parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -25,6 +26,9 @@ class GroupOptions:
         self._config = config
         self._store = store
         self._threads = threads
+        self._streams_defaults = StreamsOptions(
+            *(getattr(config, f"group_streams_{name}") for name in StreamsOptions._fields)
+        )
         self._count = sum(1 for _ in store.items(PREFIX))
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
@@ -53,6 +57,16 @@ class GroupOptions:
             limits,
             parse_reset(values["share.auto.offset.reset"]),
             values["share.isolation.level"] == "read_committed",
+        )
+
+    def streams(self, group_id: str) -> StreamsOptions:
+        """Asked for every heartbeat, so only what the group has set is read."""
+        overrides = self.overrides(group_id)
+        if not overrides:
+            return self._streams_defaults
+        values = self.values(group_id)
+        return StreamsOptions(
+            *(values[f"streams.{name.replace('_', '.')}"] for name in StreamsOptions._fields)
         )
 
     def check(self, group_id: str, overrides: Mapping[str, str]) -> None:

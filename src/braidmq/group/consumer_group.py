@@ -232,11 +232,7 @@ class ConsumerGroup:
         if beat.member_epoch == JOINING_EPOCH:
             if member is None:
                 return self.add(beat.member_id or self._new_id())
-            # It has lost its state and owns nothing, whatever we gave it: it begins again.
-            member.release(member.assigned | member.revoking, self.owners)
-            member.assigned = member.revoking = NOTHING
-            member.epoch = member.previous_epoch = JOINING_EPOCH
-            member.state = MemberState.STABLE
+            member.begin_again(self.owners)
             return member
         if member is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id!r} is not a member of the group")
@@ -460,6 +456,11 @@ class ConsumerGroup:
             self._changes.positions.add(member.member_id)
 
     # Offsets
+
+    def owner(self, topic: str, partition: int) -> Owner | None:
+        """Who reads a partition of a topic."""
+        found = self.subscribed_topics.get(topic)
+        return None if found is None else self.owners.get((found.topic_id, partition))
 
     def expirable(self, now_ms: int) -> Expirable | None:
         """Offsets of topics that nobody reads may expire, by the age of each commit."""

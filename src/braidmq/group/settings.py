@@ -65,6 +65,8 @@ class GroupSettings:
     group_share_heartbeat_interval_ms: int = 5_000
     group_share_max_size: int = 200
 
+    group_streams_max_size: int = 100_000
+
     def check_session(self, timeout_ms: int) -> None:
         """Raises ApiError if members of the classic protocol may not ask for such a session."""
         least_ms, most_ms = self.group_min_session_timeout_ms, self.group_max_session_timeout_ms

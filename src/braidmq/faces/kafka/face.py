@@ -20,6 +20,7 @@ from braidmq.faces.kafka import (
     share_acknowledge,
     share_fetch,
     share_groups,
+    streams_groups,
     topics,
     transactions,
     txn_offsets,
@@ -88,6 +89,8 @@ _HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: share_groups.describe_share_group_offsets,
     Api.ALTER_SHARE_GROUP_OFFSETS: share_groups.alter_share_group_offsets,
     Api.DELETE_SHARE_GROUP_OFFSETS: share_groups.delete_share_group_offsets,
+    Api.STREAMS_GROUP_HEARTBEAT: streams_groups.streams_group_heartbeat,
+    Api.STREAMS_GROUP_DESCRIBE: streams_groups.streams_group_describe,
 }
 
 

@@ -9,8 +9,7 @@ from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.events import Join, Leaver, Protocol, Sync
-from braidmq.group.groups import Group
-from braidmq.group.share_group import ShareGroup
+from braidmq.group.kinds import Group
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
     Coordinator,
@@ -49,8 +48,6 @@ _MEMBERS_FROM = 3
 _ERROR_FOR_MISSING_FROM = 6
 _DEAD = "Dead"
 _CLASSIC = "classic"
-_CONSUMER = "consumer"
-_SHARE = "share"
 _SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 
 
@@ -209,15 +206,11 @@ def _listed(group: Group) -> ListedGroup:
             group_state=group.state.value,
             group_type=_CLASSIC,
         )
-    if isinstance(group, ShareGroup):
-        return ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type,
-            group_state=group.state.value,
-            group_type=_SHARE,
-        )
     return ListedGroup(
-        group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=_CONSUMER
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state.value,
+        group_type=group.group_type,
     )
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _BROKERS = 1
 _CONTROLLERS = 2
 _NULL_NAMES_FROM = 12
-FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
 """What clients look at before they use server-assigned groups, share groups, and KIP-890's transactions."""
 
 
