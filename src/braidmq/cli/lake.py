@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
 PARQUET = "parquet"
 QUERY_ROWS = 1000
+DAY_MS = 86_400_000
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A folder written by braid lake archive.")]
 FolderOrTable = Annotated[
@@ -262,6 +263,9 @@ def reimport(
 def compact(
     folder: Folder,
     target_mb: Annotated[int, typer.Option(min=1, help="About this large should files become.")] = 128,
+    keep_commits_days: Annotated[
+        int, typer.Option(min=1, help="Commits that a snapshot sums up stay this long.")
+    ] = 7,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -276,7 +280,7 @@ def compact(
 
         lake = Lake(folder)
         done = compaction.compact(lake, spark, target_mb * 1024 * 1024)
-        swept = compaction.sweep(lake)
+        swept = compaction.sweep(lake, commits_kept_ms=keep_commits_days * DAY_MS)
     found = {"merged": done.files_before, "into": done.files_after, "rows": done.rows, "deleted": swept}
     if as_json:
         print_json(found)
