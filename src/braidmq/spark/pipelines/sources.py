@@ -46,36 +46,33 @@ class Opener:
     pipeline: Pipeline
     checkpoint: Checkpoint
 
-    def open(self, source: Source) -> DataFrame:
-        return with_watermark(self._frame(source), source.watermark, source.place)
+    def open(self, source: Source, query: str) -> DataFrame:
+        """The rows of a source for one query, under whose name the positions are published."""
+        return with_watermark(self._frame(source, query), source.watermark, source.place)
 
-    def _frame(self, source: Source) -> DataFrame:
+    def _frame(self, source: Source, query: str) -> DataFrame:
         match source:
             case TopicSource():
-                return formats.decode(self.records(source), source, self.schema(source))
+                return formats.decode(self.records(source, query), source, self.schema(source))
             case FileSource():
                 return self._files(source)
             case TableSource():
                 return self._table(source)
 
-    def bad_rows(self, source: TopicSource) -> DataFrame:
-        records = self.records(source, f"{self._group}-bad")
+    def bad_rows(self, source: TopicSource, query: str) -> DataFrame:
+        records = self.records(source, query)
         return formats.bad_rows(records, source, self.schema(source), self.pipeline.name)
 
-    @property
-    def _group(self) -> str:
-        """How the groups begin in which positions are published; the name of the topic follows."""
-        return f"braid-{self.pipeline.name}"
-
-    def records(self, source: TopicSource, group: str | None = None) -> DataFrame:
-        """The records of a topic, undecoded."""
+    def records(self, source: TopicSource, query: str) -> DataFrame:
+        """The records of a topic, undecoded. Each query has a group, so that one that is stuck shows."""
         reader = self.spark.readStream if source.stream else self.spark.read
         ours = {"subscribe": source.topic, "isolation": "read_committed", **self._start(source)}
         options = merged(ours, topic_options(self.pipeline, source.options))
         if Metadata.HEADERS in source.metadata:
             options["includeHeaders"] = "true"
         if source.stream:
-            options.setdefault("groupIdPrefix", group or self._group)
+            prefix = options.pop("groupidprefix", f"braid-{self.pipeline.name}")
+            options["groupIdPrefix"] = f"{prefix}-{query}"
         if source.stream and source.batch_records_max is not None:
             options["maxOffsetsPerTrigger"] = str(source.batch_records_max)
         return reader.format("braid").schema(formats.columns_read(source)).options(**options).load()
