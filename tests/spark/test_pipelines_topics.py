@@ -107,6 +107,28 @@ sinks:
     assert {each.key() for each in messages(bootstrap, f"{topic}.bad")} == {b"k"}
 
 
+def test_avro_values_with_another_registry_id_are_bad_records(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4: their bytes decode with the schema of the file, into wrong columns."""
+    topic = new_topic(partitions=1)
+    (tmp_path / "r.avsc").write_text(AVRO)
+    value = avro.encoder(AvroSchema(AVRO))({"id": 1, "name": "Ann"})
+    send(bootstrap, topic, [b"\0\0\0\0\x07" + value, b"\0\0\0\0\x08" + value])
+    text = f"""
+pipeline: ids
+bootstrap: {bootstrap}
+sources: {{a: {{topic: {topic}, format: avro, schema: r.avsc, framing: registry}}}}
+sinks: {{out: {{from: a, topic: {topic}.out}}}}
+"""
+    with pytest.raises(PipelineError, match="offset 1 cannot be read: the value has schema registry id 8"):
+        run_once(text, spark, tmp_path)
+    run_once(text.replace("registry}", f"registry, bad_records: {{topic: {topic}.bad}}}}"), spark, tmp_path)
+    assert values(bootstrap, f"{topic}.out") == [{"id": 1, "name": "Ann"}]
+    (bad,) = messages(bootstrap, f"{topic}.bad")
+    assert "schema registry id 8" in dict(bad.headers())["braid.reason"].decode()
+
+
 def test_bad_records_after_the_latest_are_not_lost_when_they_get_a_topic_later(
     spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -170,7 +192,12 @@ def test_a_sink_that_is_stuck_shows_beside_one_that_is_not(
 pipeline: lagging
 bootstrap: {bootstrap}
 sources:
-  a: {{topic: {topic}, schema: n BIGINT, batch_records_max: 6, bad_records: {{topic: {topic}.bad}}, options: {{OPTIONS}}}}
+  a:
+    topic: {topic}
+    schema: n BIGINT
+    batch_records_max: 6
+    bad_records: {{topic: {topic}.bad}}
+    options: {{OPTIONS}}
 steps:
   small: {{sql: 'SELECT n, assert_true(n < LIMIT) AS ok FROM a'}}
 sinks:

@@ -74,6 +74,15 @@ Columns = Annotated[
         "--schema", metavar="SCHEMA", help="Of JSON: 'id BIGINT, name STRING'. Of Avro: a file.avsc."
     ),
 ]
+RegistryId = Annotated[
+    int | None,
+    typer.Option(
+        "--registry-id",
+        min=1,
+        metavar="N",
+        help="Of avro-registry: which id --schema is; else the first.",
+    ),
+]
 DateBy = Annotated[
     str, typer.Option(help="Which day a row lies under: timestamp, archived, or a decoded column.")
 ]
@@ -100,6 +109,7 @@ def archive(
     rows_per_commit: RowsPerCommit = 2_000_000,
     decode: DecodeOption = None,
     schema: Columns = None,
+    registry_id: RegistryId = None,
     date_by: DateBy = "timestamp",
     skip_lost: SkipLost = False,
     group: Group = None,
@@ -122,6 +132,8 @@ def archive(
     """
     if schema is not None and decode is None:
         raise UserMistake("--schema says how to decode; add --decode json")
+    if registry_id is not None and decode is not Decode.AVRO_REGISTRY:
+        raise UserMistake("--registry-id is for values with an id of a registry; add --decode avro-registry")
     settings = client_options(command_config, options)
     with connected(bootstrap, settings) as cluster:
         check_topics(cluster, topics)
@@ -136,7 +148,7 @@ def archive(
             tuple(dict.fromkeys(topics)),
             rows_per_commit=rows_per_commit,
             date_by=date_by,
-            decode=_decoding(spark, decode, schema),
+            decode=_decoding(spark, decode, schema, registry_id),
             skip_lost=skip_lost,
             group=group,
             client_options=settings,
@@ -308,7 +320,9 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
     print(f"columns: {', '.join(found.columns)}")
 
 
-def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) -> Decoding | None:
+def _decoding(
+    spark: SparkSession, decode: Decode | None, schema: str | None, registry_id: int | None
+) -> Decoding | None:
     from braidmq.spark.lake.decode import Avro, Json, fields_of
     from braidmq.spark.pipelines.model import AvroSchema, Framing
 
@@ -319,7 +333,7 @@ def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) ->
     if schema is None or not Path(schema).is_file():
         raise UserMistake(f"--decode {decode.value} needs a file with the schema: --schema order.avsc")
     framing = Framing.REGISTRY if decode is Decode.AVRO_REGISTRY else Framing.PLAIN
-    return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing))
+    return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing, registry_id))
 
 
 def _check_lake(folder: str) -> None:

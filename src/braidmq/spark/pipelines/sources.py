@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as ConsumerStart
 from braidmq.spark.options import merged
-from braidmq.spark.pipelines import avro, formats, table_source
+from braidmq.spark.pipelines import avro, formats, registry, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
 from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
@@ -53,6 +53,7 @@ class Opener:
     def _frame(self, source: Source, query: str) -> DataFrame:
         match source:
             case TopicSource():
+                source = registry.pinned(self.pipeline, source, self.checkpoint)
                 return formats.decode(self.records(source, query), source, self.schema(source))
             case FileSource():
                 return self._files(source)
@@ -60,6 +61,7 @@ class Opener:
                 return self._table(source)
 
     def bad_rows(self, source: TopicSource, query: str) -> DataFrame:
+        source = registry.pinned(self.pipeline, source, self.checkpoint)
         records = self.records(source, query)
         return formats.bad_rows(records, source, self.schema(source), self.pipeline.name)
 
