@@ -130,6 +130,28 @@ sinks: {{out: {{from: a, topic: {topic}.out}}}}
     assert names[2:] == [name for name, _ in plain.headers()] == formats.BAD_HEADERS
 
 
+def test_avro_values_with_another_registry_id_are_bad_records(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4: their bytes decode with the schema of the file, into wrong columns."""
+    topic = new_topic(partitions=1)
+    (tmp_path / "r.avsc").write_text(AVRO)
+    value = avro.encoder(AvroSchema(AVRO))({"id": 1, "name": "Ann"})
+    send(bootstrap, topic, [b"\0\0\0\0\x07" + value, b"\0\0\0\0\x08" + value])
+    text = f"""
+pipeline: ids
+bootstrap: {bootstrap}
+sources: {{a: {{topic: {topic}, format: avro, schema: r.avsc, framing: registry}}}}
+sinks: {{out: {{from: a, topic: {topic}.out}}}}
+"""
+    with pytest.raises(PipelineError, match="offset 1 cannot be read: the value has schema registry id 8"):
+        run_once(text, spark, tmp_path)
+    run_once(text.replace("registry}", f"registry, bad_records: {{topic: {topic}.bad}}}}"), spark, tmp_path)
+    assert values(bootstrap, f"{topic}.out") == [{"id": 1, "name": "Ann"}]
+    (bad,) = messages(bootstrap, f"{topic}.bad")
+    assert "schema registry id 8" in dict(bad.headers())["braid.reason"].decode()
+
+
 def test_bad_records_after_the_latest_are_not_lost_when_they_get_a_topic_later(
     spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -179,7 +201,43 @@ sinks:
     assert values(bootstrap, f"{topic}.sums") == [{"odd": 0, "n": 25}, {"odd": 1, "n": 25}]
     assert sorted(each["n"] for each in values(bootstrap, f"{topic}.out")) == list(range(50))
     with Groups(bootstrap) as groups:
-        assert sum(groups.committed(f"braid-twice-{topic}").values()) == 50
+        for query in ("out", "sums"):
+            assert sum(groups.committed(f"braid-twice-{query}-{topic}").values()) == 50
+
+
+def test_a_sink_that_is_stuck_shows_beside_one_that_is_not(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4 S2: each query publishes its positions to a group of its own, steps and bad records included."""
+    topic = new_topic(partitions=1)
+    send(bootstrap, topic, [*({"n": n} for n in range(10)), b"{"])
+    text = f"""
+pipeline: lagging
+bootstrap: {bootstrap}
+sources:
+  a:
+    topic: {topic}
+    schema: n BIGINT
+    batch_records_max: 6
+    bad_records: {{topic: {topic}.bad}}
+    options: {{OPTIONS}}
+steps:
+  small: {{sql: 'SELECT n, assert_true(n < LIMIT) AS ok FROM a'}}
+sinks:
+  out: {{from: a, topic: {topic}.out}}
+"""
+    stuck = f"  stuck: {{from: small, topic: {topic}.stuck}}\n"
+    run_once(text.replace("LIMIT", "100").replace("OPTIONS", ""), spark, tmp_path)
+    with pytest.raises(PipelineError, match="query stuck"):
+        run_once(text.replace("LIMIT", "8").replace("OPTIONS", "") + stuck, spark, tmp_path)
+    at = {"out": 11, "a_bad": 11, "stuck": 6}
+    with Groups(bootstrap) as groups:
+        found = {query: groups.committed(f"braid-lagging-{query}-{topic}") for query in at}
+    assert {query: sum(each.values()) for query, each in found.items()} == at
+    own = text.replace("LIMIT", "100").replace("OPTIONS", "groupIdPrefix: ours") + stuck
+    run_once(own, spark, tmp_path)
+    with Groups(bootstrap) as groups:
+        assert sum(groups.committed(f"ours-stuck-{topic}").values()) == 11
 
 
 @pytest.fixture

@@ -173,17 +173,26 @@ class Groups:
             return {at: start.offset for at, start in starts.items()}
         return self._committed(group_id)
 
+    def texts(self, group_id: str, kind: str | None = None) -> dict[TopicPartition, str]:
+        """What was committed beside the offsets of a group, which most clients leave empty."""
+        if self._is_shared(group_id, kind):
+            return {}
+        return {at: text for at, (_, text) in self._fetched(group_id).items()}
+
     def _committed(self, group_id: str) -> dict[TopicPartition, int]:
+        return {at: offset for at, (offset, _) in self._fetched(group_id).items()}
+
+    def _fetched(self, group_id: str) -> dict[TopicPartition, tuple[int, str]]:
         # Up to version 7 the group is in one field, from 8 on in the other; so is the answer.
         groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
         request = OffsetFetchRequest(group_id=group_id, topics=None, groups=groups)
 
-        def ask(connection: Connection) -> dict[TopicPartition, int]:
+        def ask(connection: Connection) -> dict[TopicPartition, tuple[int, str]]:
             answer = connection.call(request, OffsetFetchResponse, FETCH_VERSION_MAX)
             group = answer.groups[0] if answer.groups else answer
             _raise_for(group.error_code, f"group {group_id}")
             return {
-                TopicPartition(topic.name, part.partition_index): part.committed_offset
+                TopicPartition(topic.name, part.partition_index): (part.committed_offset, part.metadata or "")
                 for topic in group.topics
                 for part in topic.partitions
                 if part.committed_offset >= 0

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from braidmq.client.cluster import Cluster, TopicPartition
@@ -32,6 +33,8 @@ TEXT_BYTES_MAX = 4_096
 PART_BYTES = TEXT_BYTES_MAX - len("10000/10000 ")
 PARTS_MAX = 10_000
 OPENED_BYTES_MAX = 16_777_216
+PART = re.compile(r"([1-9]\d*)/([1-9]\d*) [\w!#$%&()*+\-;<=>?@^`{|}~]+", re.ASCII)
+"""What stands beside an offset of a ledger: which part of how many, and base 85."""
 BEING_ENDED = ("PrepareCommit", "PrepareAbort")
 DECISION_S_MAX = 1.0
 """A decision takes two requests. One that is open for longer was left by a driver that died in between."""
@@ -222,3 +225,12 @@ def _unreadable(scope: str) -> SinkError:
         f"the offsets of group {scope} were not written by this sink, or only in part; nothing else may"
         " commit to that group. To begin anew, set the option transactionalIdPrefix"
     )
+
+
+def is_ledger(texts: Iterable[str]) -> bool:
+    """Whether a group with these texts beside its offsets is a ledger; its name says nothing about that.
+
+    Its offsets are no positions: whoever moves them takes a query's memory of what it has written.
+    """
+    parts = (PART.fullmatch(text) for text in texts)
+    return any(part is not None and int(part[1]) <= int(part[2]) for part in parts)

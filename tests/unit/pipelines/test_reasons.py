@@ -186,6 +186,17 @@ def test_the_header_of_a_schema_registry_is_stepped_over() -> None:
         avro.decoder(framed)(avro.encoder(AVRO)(ORDER))
 
 
+def test_a_value_with_another_registry_id_is_refused_though_it_decodes() -> None:
+    """S4: two schemas of the same shape: the bytes fit, and the columns would be wrong."""
+    pytest.importorskip("fastavro")
+    written = json.dumps({"type": "record", "name": "R", "fields": [{"name": "cents", "type": "long"}]})
+    read = AvroSchema(written.replace("cents", "euros"), Framing.REGISTRY, registry_id=7)
+    value = avro.encoder(AvroSchema(written))({"cents": 1250})
+    assert avro.decoder(read)(b"\0\0\0\0\x07" + value) == {"euros": 1250}
+    with pytest.raises(ValueError, match="has schema registry id 8, and the schema in use is that of id 7"):
+        avro.decoder(read)(b"\0\0\0\0\x08" + value)
+
+
 def avro_of(precision: int) -> AvroSchema:
     """A price, and the times of day it holds from and until."""
     fields = {

@@ -2,7 +2,8 @@
 
 Compaction reads the small files of a date, writes their rows into new files, and commits the exchange: a
 reader has the old files or the new ones, both with the same rows. Old files stay on the disk for an hour, for
-those who are still reading them; then `sweep` removes them, with whatever killed writers have left.
+those who are still reading them; then `sweep` removes them, with whatever killed writers have left. Commits
+that a snapshot sums up stay for a week.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ FRAGMENTED_FILES = 32
 KEPT_AFTER_REMOVAL_MS = 3_600_000
 ORPHANS_KEPT_MS = 86_400_000
 """Files without a commit may belong to a writer that is still at work; no write takes a day."""
+COMMITS_KEPT_MS = 7 * 86_400_000
+"""For writers that were suspended, and to see what happened: far longer than a write may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,13 @@ def _merge(lake: Lake, spark: SparkSession, group: list[ParquetFile]) -> tuple[l
     return made, lake.commit(table, commit, again)
 
 
-def sweep(lake: Lake, kept_ms: int = KEPT_AFTER_REMOVAL_MS, orphans_kept_ms: int = ORPHANS_KEPT_MS) -> int:
-    """Deletes files that have long been no part of the table; how many."""
+def sweep(
+    lake: Lake,
+    kept_ms: int = KEPT_AFTER_REMOVAL_MS,
+    orphans_kept_ms: int = ORPHANS_KEPT_MS,
+    commits_kept_ms: int = COMMITS_KEPT_MS,
+) -> int:
+    """Deletes files that have long been no part of the table, and old commits; how many of the former."""
     table = lake.table()
     now_ms = lake.clock.wall_ms()
     replaced = tuple(name for name, since_ms in table.removed.items() if now_ms - since_ms >= kept_ms)
@@ -112,7 +120,7 @@ def sweep(lake: Lake, kept_ms: int = KEPT_AFTER_REMOVAL_MS, orphans_kept_ms: int
     if replaced:
         commit = Commit(Operation.SWEEP, now_ms, swept=replaced)
         lake.commit(table, commit, lambda _: commit)
-    lake.forget_old_commits()
+    lake.forget_old_commits(commits_kept_ms)
     return len(gone)
 
 

@@ -106,16 +106,18 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from braidmq.spark.pipelines.checkpoint import Checkpoint
     from braidmq.spark.pipelines.connecting import about_values, connect
     from braidmq.spark.pipelines.reasons import explain
+    from braidmq.spark.pipelines.registry import with_kept_id
 
     try:
         with connect(pipeline, source) as cluster:
             consumer = Consumer(cluster)
             consumer.seek(source.topic, partition, offset)
             value = next((each.value for each in consumer.poll() if each.offset == offset), None)
-        if source.avro is not None:
-            avro.decoder(source.avro)(value or b"")
+        checkpoint = Checkpoint(pipeline.checkpoint_directory)
+        if (schema := with_kept_id(source, checkpoint).avro) is not None:
+            avro.decoder(schema)(value or b"")
             return "it does not fit the schema"
-        ddl = source.schema or Checkpoint(pipeline.checkpoint_directory).schema(source.name) or ""
+        ddl = source.schema or checkpoint.schema(source.name) or ""
         shape = json.loads(StructType.fromDDL(ddl).json())
         return explain(value, source.format, shape, about_values(source.options))
     except Exception as error:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from braidmq.spark.pipelines.sinks import Start
+    from braidmq.spark.pipelines.sources import Opener
 
 POLL_S = 0.25
 SAVE_EVERY_S = 1.0
@@ -311,23 +312,19 @@ class Compiled:
 
 def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Compiled]:
     """All queries; Spark's analysis is done, nothing runs yet."""
-    from braidmq.spark.pipelines import sinks, steps
+    from braidmq.spark.pipelines import sinks
     from braidmq.spark.pipelines.connecting import connection_options
     from braidmq.spark.pipelines.frames import kept_columns, stateful_operators
     from braidmq.spark.pipelines.sources import Opener
 
     opener = Opener(spark, pipeline, checkpoint)
     frames: dict[str, DataFrame] = {}
-    for source in pipeline.sources:
-        frames[source.name] = opener.open(source)
-        frames[source.name].createOrReplaceTempView(source.name)
-    for name in graph.in_order(pipeline):
-        step = pipeline.step(name)
-        assert step is not None
-        frames[name] = steps.make(spark, step, frames, pipeline.directory)
-        frames[name].createOrReplaceTempView(name)
-    made = {}
+    made: dict[str, Compiled] = {}
     for sink in pipeline.sinks:
+        # Each query reads topics under its own name. The first one's parts are all there are: what no sink
+        # needs is analysed too, and later queries share what reads no stream of a topic.
+        own = _fed_by_topics(pipeline, sink.source) if made else _parts(pipeline)
+        frames |= _frames(opener, own, sink.name, frames)
         frame = frames[sink.source]
         behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
         is_python = any(isinstance(step, PythonStep) for step in behind)
@@ -341,10 +338,41 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
             and source.bad_topic
         ):
             beside = connection_options(source.options)
-            writer = sinks.to_topic(opener.bad_rows(source), source.bad_topic, pipeline, beside)
             name = f"{source.name}_bad"
+            writer = sinks.to_topic(opener.bad_rows(source, name), source.bad_topic, pipeline, beside)
             made[name] = Compiled(sinks.starting(writer, name, checkpoint, None))
     return made
+
+
+def _parts(pipeline: Pipeline) -> list[str]:
+    return [*(source.name for source in pipeline.sources), *graph.in_order(pipeline)]
+
+
+def _fed_by_topics(pipeline: Pipeline, name: str) -> list[str]:
+    """The parts behind a name that read a stream of a topic, in order."""
+    return [
+        each
+        for each in graph.upstream(pipeline, name)
+        if any(isinstance(pipeline.source(one), TopicSource) for one in graph.streams_of(pipeline, each))
+    ]
+
+
+def _frames(
+    opener: Opener, names: list[str], query: str, others: Mapping[str, DataFrame]
+) -> dict[str, DataFrame]:
+    """These parts as DataFrames of one query, and as views, which SQL finds by name."""
+    from braidmq.spark.pipelines import steps
+
+    frames = dict(others)
+    for name in names:
+        source, step = opener.pipeline.source(name), opener.pipeline.step(name)
+        if source is not None:
+            frames[name] = opener.open(source, query)
+        else:
+            assert step is not None
+            frames[name] = steps.make(opener.spark, step, frames, opener.pipeline.directory)
+        frames[name].createOrReplaceTempView(name)
+    return frames
 
 
 def _mapping(report: Any) -> Mapping[str, Any]:
