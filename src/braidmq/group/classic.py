@@ -121,7 +121,8 @@ class ClassicGroup(Rebalancing):
                 codes.append(ErrorCode.NONE)
             except ApiError as error:
                 codes.append(error.code)
-        if len(self.roster) < members_before:
+        # The group may have ended on the way: with an expected member that was the last one waited for.
+        if len(self.roster) < members_before and self.state is not State.EMPTY:
             self._rebalance_or_complete(now_ms)
         return codes, self._take_effects()
 
