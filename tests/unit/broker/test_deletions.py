@@ -17,7 +17,9 @@ from braidmq.broker.coordinator import Committer
 from braidmq.group.offsets import Committed
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from unit.embedded import TurnedClock, append, embedded
+from unit.faces.spoken import Speaker
 
 DAY_MS = 86_400_000
 NO_MEMBER = Committer("", None, -1, 8)
@@ -99,7 +101,9 @@ def test_a_topic_whose_files_cannot_be_removed_is_deleted_all_the_same(
             await broker.topics.create("t", 1, {})
             await commit_offset(broker, "t", 17)
             disk.refuses = True
-            await broker.delete_topic("t")
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+            answer = await Speaker(broker).ask(request, DeleteTopicsResponse)
+            assert answer.responses[0].error_code == ErrorCode.NONE
             assert broker.topics.find("t") is None
             await broker.topics.tidy()
             await broker.topics.tidy()
