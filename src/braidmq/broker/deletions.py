@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,9 @@ class Deletions:
     def outdated(self) -> list[str]:
         """The keys of records that are no longer needed, to be deleted with the next commit."""
         before_ms = self._clock.wall_ms() - KEPT_MS
-        keys = [key for key, deletion in self._done.items() if deletion.at_ms < before_ms]
-        return keys or list(self._done)[: max(len(self._done) - KEPT_MAX, 0)]
+        old = takewhile(lambda item: item[1].at_ms < before_ms, self._done.items())
+        too_many = islice(self._done, max(len(self._done) - KEPT_MAX, 0))
+        return [key for key, _ in old] or list(too_many)
 
     def committed(self, deletion: Deletion, outdated: list[str]) -> None:
         """From now on the topic's files are removed."""
