@@ -115,6 +115,31 @@ def test_a_topic_whose_files_cannot_be_removed_is_deleted_all_the_same(
     asyncio.run(run())
 
 
+def test_files_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
+    """L1 L12: a sync or a stop waits for a few files, never for a whole topic."""
+
+    class CountingDisk(RealDisk):
+        __slots__ = ("left",)
+
+        def remove_tree(self, path: StrPath) -> None:
+            self.left = sum(each.is_file() for each in Path(path).rglob("*/*"))
+            super().remove_tree(path)
+
+    async def run() -> None:
+        disk = CountingDisk()
+        async with embedded(tmp_path, disk) as broker:
+            topic = await broker.topics.create("t", 2, {"segment.bytes": "1048576"})
+            append(topic.partitions[1], b"x", broker.clock.wall_ms())
+            for number in range(100):
+                (topic.path / "1" / f"{number:020}.log.deleted").touch()
+            await broker.delete_topic("t")
+            await broker.topics.tidy()
+            assert directories(tmp_path) == []
+            assert disk.left == 0
+
+    asyncio.run(run())
+
+
 def test_removal_is_continued_at_the_next_start(tmp_path: Path) -> None:
     """L1: what a stop came between is on record, and so is removed."""
 
