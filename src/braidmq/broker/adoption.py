@@ -7,18 +7,15 @@ names, here or, after a crash, at the next start.
 
 A topic of the same name may exist by now, above all the broker's own ones, which it recreates when it misses
 them. Then the two can change places: the directory of the newer topic is set aside in turn.
-
-Metadata that has lost topics has lost producer ids, too. The ids given out next begin above all that can have
-been used, because a partition would take the records of a second producer with an old id for repetitions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from braidmq.broker import coordinator, deletions, producer_ids, share, topics, transactions
+from braidmq.broker import coordinator, deletions, share, topics, transactions
 from braidmq.broker.broker import CLUSTER_KEY
 from braidmq.broker.share_records import STATE_TOPIC as SHARE_STATE_TOPIC
 from braidmq.broker.topic import DIRECTORY_NAME_CHARACTERS, TopicRecord
@@ -73,7 +70,7 @@ def conflict(store: Store, record: TopicRecord) -> str | None:
     return None
 
 
-def adopt(disk: Disk, root: Path, store: Store, candidate: Candidate, now_ms: int) -> list[str]:
+def adopt(disk: Disk, root: Path, store: Store, candidate: Candidate) -> list[str]:
     """Brings a topic back, in the place of one that has its name; what was done, for people."""
     record = candidate.record
     if any(known.id == record.id for known in _known(store)):
@@ -83,7 +80,7 @@ def adopt(disk: Disk, root: Path, store: Store, candidate: Candidate, now_ms: in
     if candidate.directory not in (aside, record.directory_name):
         disk.rename(root / candidate.directory, root / aside)
         disk.sync_directory(root)
-    puts = {topics.PREFIX + record.name: record.to_json(), **ids_above_all(store, now_ms)}
+    puts: dict[str, Any] = {topics.PREFIX + record.name: record.to_json()}
     if store.get(CLUSTER_KEY) is None:
         puts[CLUSTER_KEY] = new_uuid().hex()
     store.commit(puts)
@@ -93,14 +90,6 @@ def adopt(disk: Disk, root: Path, store: Store, candidate: Candidate, now_ms: in
     if candidate.guessed:
         deeds.append(f"{record.directory_name}: {candidate.guessed}")
     return deeds + set_right(disk, root, found)
-
-
-def ids_above_all(store: Store, now_ms: int) -> dict[str, int]:
-    """A change after which no producer id is given that may have been given before.
-
-    Ids are counted from zero; the time in milliseconds is more than any broker has given out.
-    """
-    return {producer_ids.KEY: max(int(store.get(producer_ids.KEY) or 0) + producer_ids.BLOCK, now_ms)}
 
 
 def _known(store: Store) -> list[TopicRecord]:

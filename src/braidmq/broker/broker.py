@@ -85,7 +85,7 @@ class Broker:
         self.topics = Topics(
             config, data, self.disk, self.store, self.threads, self._new_partition, self.clock
         )
-        self.producer_ids = ProducerIds(self.store, self.threads)
+        self.producer_ids = ProducerIds(self.store, self.threads, self.clock)
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, self.store, self.threads)

@@ -1,7 +1,7 @@
 """Topics that were deleted: a durable record of each, and the removal of their files.
 
-The record is committed together with the end of the topic. Files go afterwards, in the background, one
-partition at a time, so that neither other changes of topics nor syncs wait for them; what does not finish is
+The record is committed together with the end of the topic. Files go afterwards, in the background, a few
+at a time, so that neither other changes of topics nor syncs wait for them; what does not finish is
 continued at the next start. A directory is first renamed, so that one which is removed in part is never taken
 for a topic. The record is kept for some days after that: a copy of the directory that comes back from a
 backup is then known to be deleted, and not taken for lost.
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ PREFIX = "deleted/"
 KEPT_MS = 7 * MS_PER_DAY
 KEPT_MAX = 10_000
 RETRY_S = 30.0
+FILES_PER_JOB = 16
+"""A stop waits for the job under way, and so do syncs where there is one thread for all of it."""
 
 log = logging.getLogger("braid.topics")
 
@@ -105,8 +109,9 @@ class Deletions:
     def outdated(self) -> list[str]:
         """The keys of records that are no longer needed, to be deleted with the next commit."""
         before_ms = self._clock.wall_ms() - KEPT_MS
-        keys = [key for key, deletion in self._done.items() if deletion.at_ms < before_ms]
-        return keys or list(self._done)[: max(len(self._done) - KEPT_MAX, 0)]
+        old = takewhile(lambda item: item[1].at_ms < before_ms, self._done.items())
+        too_many = islice(self._done, max(len(self._done) - KEPT_MAX, 0))
+        return [key for key, _ in old] or list(too_many)
 
     def committed(self, deletion: Deletion, outdated: list[str]) -> None:
         """From now on the topic's files are removed."""
@@ -147,12 +152,17 @@ class Deletions:
     async def _remove_trash(self, trash: Path) -> None:
         if not await self._exists(trash):
             return
-        names: list[str] = []
-        await self._threads.run(lambda: names.extend(self._disk.listdir(trash)))
-        for name in names:
+        for name in await self._listed(trash):
             if name.isdecimal():
-                await self._threads.run(_removal(self._disk, trash / name))
-        await self._threads.run(_removal(self._disk, trash))
+                files = iter(await self._listed(trash / name))
+                while some := list(islice(files, FILES_PER_JOB)):
+                    await self._threads.run(_unlinking(self._disk, trash / name, some))
+        await self._threads.run(lambda: self._disk.remove_tree(trash))
+
+    async def _listed(self, directory: Path) -> list[str]:
+        names: list[str] = []
+        await self._threads.run(lambda: names.extend(self._disk.listdir(directory)))
+        return names
 
     async def _exists(self, path: Path) -> bool:
         found: list[bool] = []
@@ -175,5 +185,11 @@ class Deletions:
         self._done.update({deletion.key: deletion for deletion in done})
 
 
-def _removal(disk: Disk, path: Path) -> Callable[[], None]:
-    return lambda: disk.remove_tree(path)
+def _unlinking(disk: Disk, directory: Path, names: list[str]) -> Callable[[], None]:
+    def run() -> None:
+        for name in names:
+            # What stays is met again, and complained of, when the directory is removed.
+            with suppress(OSError):
+                disk.unlink(directory / name)
+
+    return run

@@ -16,7 +16,6 @@ from braidmq.cluster import journal
 from braidmq.cluster.journal import Tail
 from braidmq.cluster.store import Store, StoreCorrupt, complaint, cut_journal
 from braidmq.log.doctor import DAMAGED_SUFFIX, Finding
-from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import RealDisk
 from braidmq.wire.errors import ApiError
 
@@ -49,9 +48,6 @@ def examine_journal(directory: Path, repair: bool, adopting: bool) -> Examined:
     kept = path.with_name(path.name + DAMAGED_SUFFIX)
     shutil.copyfile(path, kept)
     cut_journal(RealDisk(), path, found.end)
-    store = Store(RealDisk(), path)
-    store.commit(adoption.ids_above_all(store, SystemClock().wall_ms()))
-    store.close()
     return (
         damage,
         [f"{METADATA_NAME}: the damaged last change is undone; the file is kept as {kept.name}"],
@@ -102,7 +98,7 @@ def adopt(directory: Path, names: list[str], new_name: str | None, replace: bool
                 _check(store, candidate)
         deeds = []
         for candidate in chosen:
-            deeds += adoption.adopt(disk, root, store, candidate, SystemClock().wall_ms())
+            deeds += adoption.adopt(disk, root, store, candidate)
         return deeds
     finally:
         store.close()

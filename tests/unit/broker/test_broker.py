@@ -290,3 +290,23 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 
     taken = asyncio.run(run()) + asyncio.run(run())
     assert len(set(taken)) == 3000
+
+
+def test_producer_ids_are_not_given_twice_after_older_metadata_was_restored(tmp_path: Path) -> None:
+    """P4 N4: a partition would take the records of a second producer for repetitions."""
+
+    async def run() -> None:
+        clock = TurnedClock()
+        given: set[int] = set()
+        backup = b""
+        for _ in range(4):
+            async with embedded(tmp_path, clock=clock) as broker:
+                backup = backup or (tmp_path / "metadata.journal").read_bytes()
+                taken = {await broker.producer_ids.take() for _ in range(1500)}
+                assert len(taken) == 1500
+                assert not given & taken
+                given |= taken
+            clock.now_ms += 10_000
+            (tmp_path / "metadata.journal").write_bytes(backup)
+
+    asyncio.run(run())

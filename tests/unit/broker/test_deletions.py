@@ -17,7 +17,9 @@ from braidmq.broker.coordinator import Committer
 from braidmq.group.offsets import Committed
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from unit.embedded import TurnedClock, append, embedded
+from unit.faces.spoken import Speaker
 
 DAY_MS = 86_400_000
 NO_MEMBER = Committer("", None, -1, 8)
@@ -99,7 +101,9 @@ def test_a_topic_whose_files_cannot_be_removed_is_deleted_all_the_same(
             await broker.topics.create("t", 1, {})
             await commit_offset(broker, "t", 17)
             disk.refuses = True
-            await broker.delete_topic("t")
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+            answer = await Speaker(broker).ask(request, DeleteTopicsResponse)
+            assert answer.responses[0].error_code == ErrorCode.NONE
             assert broker.topics.find("t") is None
             await broker.topics.tidy()
             await broker.topics.tidy()
@@ -107,6 +111,31 @@ def test_a_topic_whose_files_cannot_be_removed_is_deleted_all_the_same(
             assert "Permission denied" in caplog.text
             await broker.topics.create("t", 1, {})
             assert offsets(broker, "t") == []
+
+    asyncio.run(run())
+
+
+def test_files_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
+    """L1 L12: a sync or a stop waits for a few files, never for a whole topic."""
+
+    class CountingDisk(RealDisk):
+        __slots__ = ("left",)
+
+        def remove_tree(self, path: StrPath) -> None:
+            self.left = sum(each.is_file() for each in Path(path).rglob("*/*"))
+            super().remove_tree(path)
+
+    async def run() -> None:
+        disk = CountingDisk()
+        async with embedded(tmp_path, disk) as broker:
+            topic = await broker.topics.create("t", 2, {"segment.bytes": "1048576"})
+            append(topic.partitions[1], b"x", broker.clock.wall_ms())
+            for number in range(100):
+                (topic.path / "1" / f"{number:020}.log.deleted").touch()
+            await broker.delete_topic("t")
+            await broker.topics.tidy()
+            assert directories(tmp_path) == []
+            assert disk.left == 0
 
     asyncio.run(run())
 

@@ -337,6 +337,36 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
     tell(tmp_path, before, after)
 
 
+def test_state_of_a_topic_that_is_set_aside_is_kept(tmp_path: Path) -> None:
+    """C6 N4: when the topic comes back, so does the place of its groups."""
+    journal = tmp_path / "metadata.journal"
+    kept: list[bytes] = []
+
+    async def other(broker: Broker) -> None:
+        topic = await broker.topics.create("other", 1, {})
+        await broker.sharing.open([Place("workers", topic.id, 0)])
+        kept.append(journal.read_bytes())
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 10)
+        part = await opened(broker)
+        acquire(broker, part)
+        await judge(broker, part, 0, 2, Verdict.ACCEPT)
+        kept.append(journal.read_bytes())
+
+    async def without(broker: Broker) -> None:
+        assert broker.topics.find("jobs") is None
+
+    async def after(broker: Broker) -> None:
+        assert (await opened(broker)).window.start_offset == 3
+
+    tell(tmp_path, other, before)
+    journal.write_bytes(kept[0])
+    tell(tmp_path, without)
+    journal.write_bytes(kept[1])
+    tell(tmp_path, after)
+
+
 def test_a_group_that_has_read_nothing_is_forgotten_with_its_members(tmp_path: Path) -> None:
     """C4: so that names of groups cannot pile up; one that has a place stays."""
 
