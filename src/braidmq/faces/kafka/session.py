@@ -72,7 +72,7 @@ class KafkaSession:
             return self._refuse_version(api_key, version, correlation_id)
         if api_key == _PRODUCE:
             request = produce_wire.decode(body, header.body_at, version)
-            return self._face.produce.handle(request, version, correlation_id)
+            return self._face.produce.handle(request, version, correlation_id, self._connection)
         if api_key == _FETCH:
             wanted = fetch_wire.decode(body, header.body_at, version)
             return self._face.fetch.handle(wanted, version, correlation_id)
