@@ -43,7 +43,7 @@ class Speaker:
     async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
         """Sends `request` in its newest version, or the one given, and reads the answer."""
         spoken = request.versions[1] if version is None else version
-        answer = self._send(request, spoken)
+        answer = self.send(request, spoken)
         if isinstance(answer, Pending):
             for _ in range(1000):
                 if answer.done:
@@ -58,10 +58,11 @@ class Speaker:
 
     def tell(self, request: Message, version: int | None = None) -> None:
         """Sends `request`, which has no answer."""
-        answer = self._send(request, request.versions[1] if version is None else version)
+        answer = self.send(request, request.versions[1] if version is None else version)
         assert answer is None, "an answer came"
 
-    def _send(self, request: Message, version: int) -> Parts | Pending | None:
+    def send(self, request: Message, version: int) -> Parts | Pending | None:
+        """What the session gives the connection for `request`."""
         body = header.request(request.api, version, 7, "test") + schema.encode(request, version)
         return self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
 
