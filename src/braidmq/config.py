@@ -198,6 +198,16 @@ SERVER: tuple[Option, ...] = (
         high=2**31 - 1,
     ),
     Option(
+        "produce.waiting.bytes.max",
+        Kind.LONG,
+        134_217_728,
+        "Transactional batches held in memory until their coordinator lets them in; past it, more are refused"
+        " with a code that producers retry.",
+        "bytes",
+        low=1_048_576,
+        high=2**40,
+    ),
+    Option(
         "net.idle.ms",
         Kind.LONG,
         600_000,
@@ -830,6 +840,7 @@ class Config:
     net_inflight_bytes_max: int
     net_connection_requests_max: int
     net_connection_send_bytes_max: int
+    produce_waiting_bytes_max: int
     net_idle_ms: int
     net_frame_timeout_ms: int
     net_drain_ms: int

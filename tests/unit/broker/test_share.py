@@ -23,6 +23,7 @@ from braidmq.broker.share_records import (
 )
 from braidmq.delivery.status import Acknowledgement, Verdict
 from braidmq.group.consumer_member import Heartbeat
+from braidmq.log.files import FileSlice
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header
@@ -71,7 +72,7 @@ def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:
 
 
 def base_offsets(delivered: Delivered) -> list[int]:
-    view, found = memoryview(delivered.records), []
+    view, found = memoryview(b"".join(one.read() for one in delivered.records)), []
     while view:
         header = parse_header(view)
         found.append(header.base_offset)
@@ -231,6 +232,30 @@ def test_records_that_are_given_up_are_summed_up_in_the_log(
             " 25 rejected, 0 after their last delivery"
         )
     ]
+
+
+def test_what_was_acquired_is_handed_out_though_what_follows_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: it would be held by somebody who never got it. The error comes with the next request."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, *[1] * 3)
+        part = await opened(broker)
+        read = Partition.read
+
+        def damaged(self: Partition, offset: int, bytes_max: int, committed: bool) -> FileSlice | None:
+            if offset == 2:
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE, "damaged")
+            return read(self, offset, min(bytes_max, 1), committed)
+
+        monkeypatch.setattr(Partition, "read", damaged)
+        delivered = acquire(broker, part)
+        assert (ranges(delivered), base_offsets(delivered)) == ([(0, 1, 1)], [0, 1])
+        with pytest.raises(ApiError, match="damaged"):
+            acquire(broker, part)
+
+    tell(tmp_path, story)
 
 
 def test_the_window_is_bounded_whatever_the_backlog(tmp_path: Path) -> None:

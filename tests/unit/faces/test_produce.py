@@ -35,15 +35,25 @@ async def produce(
     version: int = VERSION,
     transactional_id: str | None = None,
 ) -> PartitionProduceResponse:
+    request = producing(batch, topic, partition, acks, transactional_id)
+    answer = await one.ask(request, ProduceResponse, version)
+    return answer.responses[0].partition_responses[0]
+
+
+def producing(
+    batch: bytes | bytearray | None,
+    topic: str = "t",
+    partition: int = 0,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
     part = PartitionProduceData(index=partition, records=None if batch is None else bytes(batch))
-    request = ProduceRequest(
+    return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,
         timeout_ms=1000,
         topic_data=[TopicProduceData(name=topic, partition_data=[part])],
     )
-    answer = await one.ask(request, ProduceResponse, version)
-    return answer.responses[0].partition_responses[0]
 
 
 def batch_of(one: Speaker, count: int = 1, codec: Codec = Codec.NONE, **rest: int | bool) -> bytearray:
@@ -121,6 +131,19 @@ def test_what_cannot_be_stored_is_refused_with_a_reason(tmp_path: Path) -> None:
         assert one.broker.partition("t", 0).log.end_offset == 0
 
     run(tmp_path, story, **{"max.message.bytes": "4000"})
+
+
+def test_a_refusal_that_cannot_be_told_closes_the_connection(tmp_path: Path) -> None:
+    """P4 P5: with acks=0 there is no answer; nothing is dropped without a sign."""
+
+    async def story(one: Speaker) -> None:
+        one.tell(producing(batch_of(one), acks=0), VERSION)
+        assert (one.closed, one.broker.partition("t", 0).log.end_offset) == ([], 1)
+        one.tell(producing(batch_of(one), topic="nope", acks=0), VERSION)
+        assert len(one.closed) == 1
+        assert "no topic 'nope'" in one.closed[0]
+
+    run(tmp_path, story)
 
 
 @pytest.mark.parametrize("version", [8, 12])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.log.files import FileSlice
+from braidmq.net.connection import Pending
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.share_fetch import (
     AcknowledgePartition,
@@ -30,6 +32,7 @@ from unit.faces.sharing import (
     join,
     parts,
     run_story,
+    topics,
     verdict,
 )
 from unit.faces.spoken import Speaker
@@ -160,6 +163,33 @@ def test_an_answer_stays_within_max_bytes_but_never_below_one_batch(tell: Callab
         assert len(await records(1)) == 1
         assert len(await records(2)) == 1
         assert await records(3) == []
+
+    tell(story)
+
+
+def test_records_are_sent_from_their_files_and_not_held_in_memory(tell: Callable[..., None]) -> None:
+    """C1 W3: clients that do not read their answers cost no memory for the records in them."""
+
+    async def story(one: Speaker) -> None:
+        for _ in range(8):
+            append(one.broker.partition("jobs", 0), b"j" * 500_000, one.broker.clock.wall_ms())
+        request = ShareFetchRequest(
+            group_id="workers", member_id="ada", max_records=500, max_bytes=50_000_000,
+            topics=topics(one.broker, 0),
+        )  # fmt: skip
+        pending = one.send(request, 2)
+        assert isinstance(pending, Pending)
+        while not pending.done:
+            await asyncio.sleep(0.001)
+        files = [part for part in pending.parts or () if isinstance(part, FileSlice)]
+        others = [part for part in pending.parts or () if not isinstance(part, FileSlice)]
+        assert sum(part.size for part in files) > 4_000_000
+        assert sum(len(part) for part in others) < 1_000  # type: ignore[arg-type]
+        held = files[0].file
+        assert held is not None
+        pins = held.pins
+        pending.abandon()
+        assert held.pins == pins - len(files)
 
     tell(story)
 

@@ -30,16 +30,10 @@ from braidmq.wire.messages.transactions import (
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from braidmq.wire.records import parse_header, records
 from unit.faces.spoken import Speaker, speaker
-from unit.faces.test_produce import batch_of
 from unit.faces.txn_client import NEW, OLD, READ_COMMITTED, Client, fetched, offset_of, settled
-from unit.held_disk import HeldDisk
 
 
 def run(tmp_path: Path, story: Callable[[Speaker], Awaitable[None]], **options: object) -> None:
@@ -423,79 +417,6 @@ def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
         )
         active = producers.topics[0].partitions[0].active_producers[0]
         assert (active.producer_id, active.current_txn_start_offset) == (client.producer_id, 0)
-
-    run(tmp_path, story)
-
-
-def test_an_abort_does_not_overtake_the_partitions_that_it_ends(tmp_path: Path) -> None:
-    """T2: librdkafka aborts without waiting for AddPartitionsToTxn, which may wait."""
-    disk = HeldDisk()
-
-    async def told() -> None:
-        async with speaker(tmp_path, disk=disk) as one:
-            await one.broker.topics.create("t", 1, {})
-            client = Client(one, protocol=OLD)
-            await client.init()
-            await client.add(0)
-            await client.produce()
-            disk.hold("/t.")
-            assert await client.end(commit=True) is ErrorCode.NONE
-            added = asyncio.ensure_future(client.add_once(0))
-            aborted = asyncio.ensure_future(client.end(commit=False))
-            await asyncio.sleep(0)  # both are sent
-            disk.let_go()
-            assert await added == {0: ErrorCode.NONE}
-            assert await aborted is ErrorCode.NONE
-            await settled(one)
-            found = one.broker.transactions.transactions.find("x")
-            assert found is not None
-            assert found.state.label == "CompleteAbort"
-
-    asyncio.run(told())
-
-
-def test_clients_write_no_markers(tmp_path: Path) -> None:
-    """T2 W5: WriteTxnMarkers would let anybody end any producer's transaction and fence it."""
-
-    async def story(one: Speaker) -> None:
-        client = Client(one)
-        await client.init()
-        await client.produce()
-        marker = WritableTxnMarker(
-            producer_id=client.producer_id,
-            producer_epoch=client.epoch,
-            transaction_result=False,
-            coordinator_epoch=0,
-            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0, 9])],
-        )
-        answer = await one.ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
-        codes = [each.error_code for each in answer.markers[0].topics[0].partitions]
-        assert codes == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
-        assert (await fetched(one)).last_stable_offset == 0
-        assert await client.end(commit=True) is ErrorCode.NONE
-
-    run(tmp_path, story)
-
-
-def test_the_broker_ends_transactions_that_no_coordinator_knows_of(tmp_path: Path) -> None:
-    """T2 O1: nobody else may, and they hold back every reader at read_committed; others stay open."""
-
-    async def story(one: Speaker) -> None:
-        client = Client(one)
-        await client.init()
-        await client.produce(1)
-        partition = one.broker.partition("t", 0)
-        lost = batch_of(one, producer_id=4_711, producer_epoch=0, base_sequence=0, transactional=True)
-        guard = partition.log.producers.known_transactions().begin_verification(parse_header(lost))
-        partition.append(memoryview(lost), one.broker.clock.wall_ms(), guard)
-        await one.broker.tend_transactions()
-        durable: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        partition.when_durable(partition.log.end_offset, durable.set_result)
-        await durable
-        found = await fetched(one)
-        assert (found.last_stable_offset, len(found.aborted_transactions or ())) == (2, 1)
-        assert one.broker.partition("t", 1).last_stable_offset == 0
-        assert await client.end(commit=True) is ErrorCode.NONE
 
     run(tmp_path, story)
 

@@ -1,14 +1,16 @@
 """Produce: each partition's batch checked and appended, and the answer given when acks is met.
 
 Appending is synchronous; the received bytes are on their way to the disk when `handle` returns. acks=0 gets
-no answer. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
-put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well.
+no answer; if something is refused, the connection is closed, as in Kafka: the client could not learn of it
+otherwise. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
+put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well;
+how many bytes do so is limited.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from braidmq.broker.admission import Admission, Producer
 from braidmq.broker.broker import Broker
@@ -44,6 +46,15 @@ _RETRIED = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
+
+
+Answer = list[tuple[str | None, bytes | None, list[PartitionResult]]]
+
+
+class Closable(Protocol):
+    """The connection a request came on."""
+
+    def close(self, reason: str) -> None: ...
 
 
 class _Wait(NamedTuple):
@@ -83,11 +94,15 @@ class ProduceHandler:
         self._broker = broker
         self._topics = broker.topics
         self._wall_ms = broker.clock.wall_ms
+        self.waiting_bytes = 0
+        """Of batches that the coordinator is being asked about."""
 
-    def handle(self, request: ProduceRequest, version: int, correlation_id: int) -> Parts | Pending | None:
+    def handle(
+        self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
+    ) -> Parts | Pending | None:
         refusal = self._refusal(request)
         asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [])
-        answer: list[tuple[str | None, bytes | None, list[PartitionResult]]] = []
+        answer: Answer = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
             results: list[PartitionResult] = []
@@ -99,10 +114,18 @@ class ProduceHandler:
                 else:
                     assert topic is not None
                     results.append(self._append(topic, index, records, asked, results))
-        if not asked.waits and not asked.questions:
-            return None if request.acks == 0 else [wire.encode_response(version, correlation_id, answer)]
-        waiting = _WaitingProduce(self._broker.admission, asked, answer, correlation_id)
-        return None if request.acks == 0 else waiting.pending
+        unanswered = connection if request.acks == 0 else None
+        if asked.waits or asked.questions:
+            waiting = _WaitingProduce(self, asked, answer, correlation_id, unanswered)
+            return None if unanswered else waiting.pending
+        if unanswered:
+            _close_if_refused(unanswered, answer)
+            return None
+        return [wire.encode_response(version, correlation_id, answer)]
+
+    @property
+    def admission(self) -> Admission:
+        return self._broker.admission
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
@@ -145,6 +168,7 @@ class ProduceHandler:
             batch = _batch(partition, records, asked.version)
             producer = None if asked.transactional_id is None else _producer(batch, asked)
             if producer is not None and not self._broker.admission.is_admitted(partition, producer):
+                self._hold(len(batch))
                 # Copied, as the buffer in which it came belongs to the connection.
                 asked.questions.append(
                     _Question(partition, producer, bytearray(batch), results, len(results))
@@ -157,6 +181,22 @@ class ProduceHandler:
         if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
             asked.waits.append(_Wait(partition, end, results, len(results)))
         return _accepted(partition, appended)
+
+    def _hold(self, size: int) -> None:
+        """Counts a batch that waits. ApiError if there is no room; a single one always finds some."""
+        most = self._broker.config.produce_waiting_bytes_max
+        if self.waiting_bytes and self.waiting_bytes + size > most:
+            raise ApiError(
+                _RETRIED_AS, f"produce.waiting.bytes.max={most}, and so many wait for their transactions"
+            )
+        self.waiting_bytes += size
+
+
+def _close_if_refused(connection: Closable, answer: Answer) -> None:
+    """Tells a producer that waits for no answer that records of its were refused."""
+    refused = [result for _, _, results in answer for result in results if result.code != _OK]
+    if refused:
+        connection.close(f"a batch with acks=0 was refused: {refused[0].message}")
 
 
 def _producer(batch: memoryview, asked: _Asked) -> Producer | None:
@@ -194,16 +234,19 @@ def _batch(partition: Partition, records: bytes | memoryview | None, version: in
 class _WaitingProduce:
     """A request some of whose batches wait: to be let into a transaction, or to be on disk."""
 
-    __slots__ = ("_answer", "_asked", "_correlation_id", "_left", "pending")
+    __slots__ = ("_answer", "_asked", "_correlation_id", "_handler", "_left", "_unanswered", "pending")
 
     def __init__(
         self,
-        admission: Admission,
+        handler: ProduceHandler,
         asked: _Asked,
-        answer: list[tuple[str | None, bytes | None, list[PartitionResult]]],
+        answer: Answer,
         correlation_id: int,
+        unanswered: Closable | None,
     ) -> None:
         self.pending = Pending()
+        self._handler = handler
+        self._unanswered = unanswered
         self._asked = asked
         self._answer = answer
         self._correlation_id = correlation_id
@@ -211,12 +254,13 @@ class _WaitingProduce:
         for wait in asked.waits:
             wait.partition.when_durable(wait.offset, self._settler(wait))
         for question in asked.questions:
-            self._ask(admission, question)
+            self._ask(question)
 
-    def _ask(self, admission: Admission, question: _Question) -> None:
+    def _ask(self, question: _Question) -> None:
         partition, producer, batch, results, at = question
 
         def decided(code: ErrorCode, guard: Guard | None) -> None:
+            self._handler.waiting_bytes -= len(batch)
             if code is ErrorCode.NONE:
                 self._append(question, guard)
                 return
@@ -228,8 +272,9 @@ class _WaitingProduce:
         try:
             # Before anybody is asked: a batch that is broken must not become part of a transaction.
             header = check_produced(batch, partition.config.max_message_bytes)
-            admission.admit(partition, producer, header, decided)
+            self._handler.admission.admit(partition, producer, header, decided)
         except ApiError as error:
+            self._handler.waiting_bytes -= len(batch)
             results[at] = _refused(partition.index, error)
             self._done()
 
@@ -267,7 +312,11 @@ class _WaitingProduce:
 
     def _done(self) -> None:
         self._left -= 1
-        if self._left == 0:
+        if self._left:
+            return
+        if self._unanswered is not None:
+            _close_if_refused(self._unanswered, self._answer)
+        else:
             version = self._asked.version
             self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
 

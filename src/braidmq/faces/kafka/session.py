@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.handling import Handling
@@ -33,6 +33,12 @@ _PRODUCE = int(Api.PRODUCE)
 _FETCH = int(Api.FETCH)
 _API_VERSIONS = int(Api.API_VERSIONS)
 FRAME_BYTES_MIN = 8
+
+
+class Encodable(Protocol):
+    """An answer that is not made by the message tables."""
+
+    def encode(self, correlation_id: int) -> Parts: ...
 
 
 class KafkaSession:
@@ -72,7 +78,7 @@ class KafkaSession:
             return self._refuse_version(api_key, version, correlation_id)
         if api_key == _PRODUCE:
             request = produce_wire.decode(body, header.body_at, version)
-            return self._face.produce.handle(request, version, correlation_id)
+            return self._face.produce.handle(request, version, correlation_id, self._connection)
         if api_key == _FETCH:
             wanted = fetch_wire.decode(body, header.body_at, version)
             return self._face.fetch.handle(wanted, version, correlation_id)
@@ -89,8 +95,11 @@ class KafkaSession:
             return [_encode(verb.api, version, correlation_id, result)]
         pending = Pending()
 
-        def answered(answer: Message) -> None:
-            pending.complete([_encode(verb.api, version, correlation_id, answer)])
+        def answered(answer: Message | Encodable) -> None:
+            if isinstance(answer, Message):
+                pending.complete([_encode(verb.api, version, correlation_id, answer)])
+            else:
+                pending.complete(answer.encode(correlation_id))
 
         def failed(error: Exception) -> None:
             log.error("%s failed", verb.api.name, exc_info=error)
