@@ -148,6 +148,15 @@ class Topics:
             for partition in topic.partitions:
                 partition.reconfigure(topic.config)
 
+    def refresh_options(self) -> None:
+        """The broker's defaults have changed: every topic takes them over where it has no own value."""
+        for topic in self._by_name.values():
+            config = self._config.topic(topic.record.overrides)
+            if config != topic.config:
+                topic.config = config
+                for partition in topic.partitions:
+                    partition.reconfigure(config)
+
     async def delete(self, name: str) -> None:
         async with self._change:
             topic = self.get(name)

@@ -219,7 +219,7 @@ class Groups:
             group = before
         else:
             group = self._change_over(group_id, before, beat, now_ms)
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(now_ms))
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
         effects = _written(group)
         if isinstance(before, ClassicGroup):
             # In one batch: a crash leaves either the group as it was or the group as it is.

@@ -404,6 +404,10 @@ def test_options_of_a_group_are_set_and_shown(tell: Callable[..., None]) -> None
         )
         described = (await one.ask(asked, DescribeConfigsResponse)).results[0].configs
         assert {each.name: (each.value, each.config_source) for each in described} == {
+            "consumer.session.timeout.ms": ("45000", 5),
+            "consumer.heartbeat.interval.ms": ("5000", 5),
+            "share.session.timeout.ms": ("45000", 5),
+            "share.heartbeat.interval.ms": ("5000", 5),
             "share.record.lock.duration.ms": ("30000", 5),
             "share.delivery.count.limit": ("3", 4),
             "share.auto.offset.reset": ("latest", 8),
