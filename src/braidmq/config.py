@@ -771,6 +771,10 @@ GROUP: tuple[Option, ...] = tuple(
     for option in SERVER
     if option.name
     in (
+        "group.consumer.session.timeout.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.share.session.timeout.ms",
+        "group.share.heartbeat.interval.ms",
         "group.share.record.lock.duration.ms",
         "group.share.delivery.count.limit",
         "group.share.auto.offset.reset",
@@ -783,6 +787,60 @@ GROUP: tuple[Option, ...] = tuple(
     )
 )
 """What an admin client may set for a single group; the default is the broker's option, `group.` before it."""
+
+DYNAMIC: frozenset[str] = frozenset(
+    (
+        *(option.name for option in TOPIC),
+        "auto.create.topics.enable",
+        "num.partitions",
+        "partitions.max",
+        "net.connections.per.ip.max",
+        "net.idle.ms",
+        "net.frame.timeout.ms",
+        "net.drain.ms",
+        "fetch.wait.max.ms",
+        "fetch.bytes.max",
+        "log.cleanup.hour",
+        "disk.clean.percent",
+        "disk.force.percent",
+        "disk.full.percent",
+        "group.min.session.timeout.ms",
+        "group.max.session.timeout.ms",
+        "group.initial.rebalance.delay.ms",
+        "group.consumer.migration.policy",
+        "transaction.max.timeout.ms",
+        "transactional.id.expiration.ms",
+        "transactional.ids.max",
+        "group.share.max.size",
+        *(f"group.{option.name}" for option in GROUP),
+    )
+)
+"""What an admin client may change of a broker that runs: nothing that names a file, an address or a command,
+and nothing that sizes a structure which is made at the start."""
+
+BROKER_NAMES: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+}
+"""What Kafka calls the broker's default of a topic option, where that is another name: admin clients read and
+change a broker's options by these."""
+
+_HEARTBEAT, _SESSION = ".heartbeat.interval.ms", ".session.timeout.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -826,9 +884,12 @@ class TopicConfig:
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Config:
-    """A broker's options, typed, and the topic defaults that go with them."""
+    """A broker's options, typed, and the topic defaults that go with them.
+
+    There is one for a broker. Those in `DYNAMIC` change in it while the broker runs, so nobody keeps copies.
+    """
 
     node_id: int
     auto_create_topics_enable: bool
@@ -887,6 +948,14 @@ class Config:
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 
+    def change(self, given: Mapping[str, str]) -> None:
+        """Takes over what `given` says of options in `DYNAMIC`."""
+        changed = configure(given)
+        for name in DYNAMIC & SERVER_BY_NAME.keys():
+            attribute = SERVER_BY_NAME[name].attribute
+            setattr(self, attribute, getattr(changed, attribute))
+        self.given = changed.given
+
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
         """The effective options of a topic with these overrides."""
         values = {option.attribute: option.default for option in TOPIC}
@@ -917,6 +986,14 @@ def check_topic_overrides(overrides: Mapping[str, str]) -> None:
     least_ms = values.get("min.compaction.lag.ms", 0)
     if least_ms > values.get("max.compaction.lag.ms", INT64_MAX):
         raise ConfigError(f"min.compaction.lag.ms={least_ms} is more than max.compaction.lag.ms allows")
+
+
+def check_sessions(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError if members would be told to report less often than their session allows."""
+    for name, interval_ms in values.items():
+        session = name.removesuffix(_HEARTBEAT) + _SESSION
+        if name.endswith(_HEARTBEAT) and interval_ms >= values[session]:
+            raise ConfigError(f"{name}={interval_ms} is not less than {session}={values[session]}")
 
 
 def find(name: str, options: Iterable[Option]) -> Option:

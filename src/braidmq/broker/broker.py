@@ -12,12 +12,14 @@ checks what its last checkpoint does not cover.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from braidmq.broker.admission import Admission
+from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
 from braidmq.broker.coordinator import Coordinator
@@ -38,6 +40,7 @@ from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
+from braidmq.log.segment import LOG_SUFFIX
 from braidmq.platform.clock import Clock, SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from braidmq.platform.lock import DirectoryLock
@@ -56,6 +59,8 @@ THREADS_PATIENCE_S = 1.0
 """How long a stop waits for files that are being removed; the next start removes the rest."""
 
 log = logging.getLogger("braid.broker")
+
+Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
@@ -82,6 +87,7 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
+        self.options = BrokerOptions(config, self.store, self.threads, self._on_options_changed)
         self.topics = Topics(
             config, data, self.disk, self.store, self.threads, self._new_partition, self.clock
         )
@@ -89,11 +95,14 @@ class Broker:
         self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, self.store, self.threads)
+        self._group_settings = _group_settings(config)
+        self.group_options.settle(self._group_settings)
         self.coordinator = Coordinator(
-            self.topics, self.clock, _group_settings(config), self.catalog, self.group_options.streams
+            self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
         )
+        self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
-            self.topics, self.clock, _transaction_settings(config), self.producer_ids, self.coordinator
+            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
         )
         self.admission = Admission(self.transactions)
         self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
@@ -187,6 +196,7 @@ class Broker:
     async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
+        self.group_options.settle(self._group_settings, group_id)
         self.sharing.relimit(group_id)
 
     async def tend_transactions(self) -> None:
@@ -210,6 +220,16 @@ class Broker:
         await self.housekeeping.checkpoint_one(partition)
         return partition.log.start_offset
 
+    async def sizes_on_disk(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The bytes of each partition's log. Those that nobody has used yet are measured without opening."""
+        sizes = {each: each.log.size_bytes if each.is_open else -1 for each in partitions}
+        unopened = [each for each, size in sizes.items() if size < 0]
+        if unopened:
+            await self.threads.run(
+                lambda: sizes.update((each, self._measure(each.path)) for each in unopened)
+            )
+        return sizes
+
     # -- details --------------------------------------------------------------------------------
 
     async def _finish_deletions(self) -> None:
@@ -221,6 +241,25 @@ class Broker:
                 deletion.forgotten = True
             except ApiError as error:
                 log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
+
+
+    def _measure(self, path: Path) -> int:
+        """The bytes of a log's segments; -1 if the disk does not tell."""
+        try:
+            names = self.disk.listdir(path) if self.disk.exists(path) else []
+            return sum(self.disk.size(path / name) for name in names if name.endswith(LOG_SUFFIX))
+        except OSError:
+            return -1
+
+    def _on_options_changed(self) -> None:
+        """`config` holds new values: those who made something of the old ones make it again."""
+        _take_over(self._group_settings, _group_settings(self.config))
+        self.group_options.settle(self._group_settings)
+        _take_over(self._transaction_settings, _transaction_settings(self.config))
+        for group_id in {part.place.group_id for part in self.sharing}:
+            self.sharing.relimit(group_id)
+        self.topics.refresh_options()
+        self.housekeeping.measure_disk()
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
@@ -303,6 +342,13 @@ async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
         return False
     work.result()
     return True
+
+
+def _take_over(settings: Settings, changed: Settings) -> None:
+    """Brings the values of `changed` into the settings that others hold."""
+    for field in dataclasses.fields(settings):
+        if field.init:
+            setattr(settings, field.name, getattr(changed, field.name))
 
 
 def _transaction_settings(config: Config) -> TransactionSettings:

@@ -148,7 +148,7 @@ class Coordinator:
         now_ms = self.now_ms()
         group = self.groups.find(group_id)
         if isinstance(group, ConsumerGroup) and group.is_steady(beat, self._catalog.version, now_ms):
-            return self.groups.pace.interval_ms(now_ms)
+            return self.groups.pace.interval_ms(group_id, now_ms)
         return None
 
     async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:

@@ -186,6 +186,15 @@ class Topics:
             for partition in topic.partitions:
                 partition.reconfigure(topic.config)
 
+    def refresh_options(self) -> None:
+        """The broker's defaults have changed: every topic takes them over where it has no own value."""
+        for topic in self._by_name.values():
+            config = effective_config(self._config, topic.name, topic.record.overrides)
+            if config != topic.config:
+                topic.config = config
+                for partition in topic.partitions:
+                    partition.reconfigure(config)
+
     async def delete(self, name: str, forget: Forget | None = None) -> None:
         """Deletes a topic. `forget` drops what is kept under its name, before it can be created again."""
         async with self._change:

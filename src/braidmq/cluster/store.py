@@ -65,6 +65,11 @@ class Store:
         entry = self._values.get(key)
         return 0 if entry is None else entry[0]
 
+    @property
+    def newest_revision(self) -> int:
+        """The revision of the last commit."""
+        return self._revision
+
     def items(self, prefix: str) -> Iterator[tuple[str, Any]]:
         """Keys that start with `prefix`, in order, with their values."""
         # Copied first: a commit in a thread may change the map at any time.

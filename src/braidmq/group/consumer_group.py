@@ -196,7 +196,7 @@ class ConsumerGroup:
         return True
 
     def _interval_ms(self, member: ConsumerMember, interval_ms: int | None) -> int:
-        settings = self._settings
+        settings = self._settings.of(self.group_id)
         usual_ms = settings.group_consumer_heartbeat_interval_ms if interval_ms is None else interval_ms
         if member.is_reconciled(self.target_epoch):
             return usual_ms
@@ -436,7 +436,7 @@ class ConsumerGroup:
 
     def extend_session(self, member: ConsumerMember, now_ms: int) -> None:
         """The member has been heard from."""
-        session_ms = self._settings.group_consumer_session_timeout_ms
+        session_ms = self._settings.of(self.group_id).group_consumer_session_timeout_ms
         member.deadline_ms = now_ms + (member.classic.session_timeout_ms if member.classic else session_ms)
         self._wake_by(member.deadline_ms)
 

@@ -217,7 +217,7 @@ class Groups:
             group = before
         else:
             group = self._change_over(group_id, before, beat, now_ms)
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(now_ms))
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
         effects = written(group)
         if isinstance(before, ClassicGroup):
             effects = [kinds.after_classic(group_id, effects), *mixed.dismiss(before)]
@@ -278,7 +278,7 @@ class Groups:
             group = StreamsGroup(group_id, self.settings, self._streams_options, now_ms)
         if not isinstance(group, StreamsGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(now_ms))
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
         effects = written(group)
         if isinstance(before, ClassicGroup):
             effects = [kinds.after_classic(group_id, effects)]

@@ -46,8 +46,15 @@ if TYPE_CHECKING:
 _BROKERS = 1
 _CONTROLLERS = 2
 _NULL_NAMES_FROM = 12
-FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
-"""What clients look at before they use server-assigned groups, share groups, and KIP-890's transactions."""
+FEATURES = {
+    "group.version": 1,
+    "metadata.version": 30,
+    "share.version": 1,
+    "streams.version": 1,
+    "transaction.version": 2,
+}
+"""What clients look at before they use server-assigned groups, share groups, streams groups, and KIP-890's
+transactions; of metadata the level is that of the Kafka release whose protocol is served, 4.3."""
 
 
 def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Asked) -> ApiVersionsResponse:
@@ -64,7 +71,7 @@ def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Ask
             for verb in sorted(face.verbs.values())
         ],
         supported_features=[
-            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            SupportedFeatureKey(name=name, min_version=level, max_version=level)
             for name, level in FEATURES.items()
         ],
         finalized_features_epoch=0,
