@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.spark.test_pipelines import Lab, lab  # noqa: F401
 from tests.spark.test_pipelines_topics import messages
 
+from braidmq.spark.lake import Lake, compaction
+from braidmq.spark.lake.commits import ParquetFile
 from braidmq.spark.pipelines import PipelineError, PipelineMistakes
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.frames import output_mode
@@ -51,6 +53,39 @@ sinks:
     assert found == {b"1\tx\tone\tuno", b"2\t-\ttwo\tdue"}
     (bad,) = messages(lab.bootstrap, f"{topic}.bad")
     assert dict(bad.headers())["braid.reason"] == b"1 columns, expected 2: _c0, _c1"
+
+
+def test_a_lake_that_another_compaction_tidies_up_is_no_failure(
+    lab: Lab,  # noqa: F811
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S4 S5: `braid lake compact` was faster; the rows are in the lake, and files wait for a next batch."""
+    topic = new_topic(partitions=1)
+    text = f"""
+pipeline: small
+bootstrap: BOOTSTRAP
+sources: {{a: {{topic: {topic}, schema: id BIGINT}}}}
+sinks: {{out: {{from: a, lake: lake}}}}
+"""
+    monkeypatch.setattr(compaction, "FRAGMENTED_FILES", 2)
+    merge = compaction._merge
+
+    def overtaken(lake: Lake, spark: Any, group: list[ParquetFile]) -> Any:
+        merge(lake, spark, group)
+        return merge(lake, spark, group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "_merge", overtaken)
+        for number in range(2):
+            lab.send(topic, [{"id": number}])
+            lab.run(text)
+    assert "another compaction was faster; nothing was changed; small files are merged after" in caplog.text
+    lab.send(topic, [{"id": 2}])
+    lab.run(text)
+    assert lab.lake("lake", "id") == [(0,), (1,), (2,)]
+    assert len(Lake(lab.directory / "lake").table().files) == 1
 
 
 def test_an_upsert_takes_what_spark_gives_out_only_once(

@@ -281,8 +281,12 @@ def test_a_failure_is_told_by_its_innermost_sentence(tmp_path: Path) -> None:
     failure = understand_failure(RuntimeError(MESSAGE), pipeline)
     assert failure.may_pass
     assert failure.text == "127.0.0.1:9092 refused the connection"
-    for told, may_pass in (("TopicMissing", False), ("SinkInterrupted", True)):
-        text = f"[STREAM_FAILED] Query terminated: braidmq.spark.x.{told}: it is away\n SQLSTATE: 38000"
+    for told, may_pass in (
+        ("x.TopicMissing", False),
+        ("x.SinkInterrupted", True),
+        ("lake.commits.Conflict", True),
+    ):
+        text = f"[STREAM_FAILED] Query terminated: braidmq.spark.{told}: it is away\n SQLSTATE: 38000"
         without_traceback = understand_failure(RuntimeError(text), pipeline)
         assert (without_traceback.text, without_traceback.may_pass) == ("it is away", may_pass)
     other = understand_failure(

@@ -21,8 +21,8 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
-from braidmq.spark.lake.commits import Conflict, LakeError, Table, TopicIds
-from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
+from braidmq.spark.lake.commits import LakeError, Table, TopicIds
+from braidmq.spark.lake.compaction import tidy
 from braidmq.spark.lake.decode import Avro, Decoding, decode, first_registry_id
 from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
 from braidmq.spark.lake.schema import DATE, dated, utc_date
@@ -93,8 +93,7 @@ def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
             ahead = sum(end - start for start, end in left.values())
             ahead -= sum(end - start for start, end in part.values())
             yield Step(table.version, table.rows - before.rows, len(table.files), ahead)
-            if is_fragmented(table):
-                table = _tidied(spark, lake)
+            table = tidy(lake, spark, table)
 
 
 def follow(
@@ -111,16 +110,6 @@ def follow(
         if not steps:
             yield None
         clock.sleep(max(0.0, began_s + interval_s - clock.monotonic()))
-
-
-def _tidied(spark: SparkSession, lake: Lake) -> Table:
-    """The table after its small files were merged, by us or by whoever is doing that now."""
-    try:
-        compact(lake, spark)
-        sweep(lake)
-    except Conflict:
-        pass
-    return lake.table()
 
 
 def _pinned(

@@ -8,6 +8,7 @@ that a snapshot sums up stay for a week.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pyspark.sql import SparkSession
 from braidmq.spark.lake.commits import FOLDER, Commit, Conflict, LakeError, Operation, ParquetFile, Table
 from braidmq.spark.lake.schema import DATE
 from braidmq.spark.lake.table import Lake
+
+log = logging.getLogger("braidmq.spark")
 
 TARGET_BYTES = 128 * 1024 * 1024
 FILES_MIN = 2
@@ -51,6 +54,22 @@ def compact(
         before, after = before + len(group), after + len(made)
         rows += sum(file.rows for file in made)
     return Compaction(before, after, rows, table)
+
+
+def tidy(lake: Lake, spark: SparkSession, table: Table) -> Table:
+    """Compacts and sweeps if the table has many small files; the table after it.
+
+    For those who write and tidy up along the way: where another compaction is faster, nothing is wrong with
+    the rows that were just written, and the small files are looked at again after the next ones.
+    """
+    if not is_fragmented(table):
+        return table
+    try:
+        compact(lake, spark)
+        sweep(lake)
+    except Conflict as conflict:
+        log.warning("%s; small files are merged after the next batch", conflict)
+    return lake.table()
 
 
 def is_fragmented(table: Table, target_bytes: int = TARGET_BYTES) -> bool:

@@ -2,7 +2,9 @@
 
 Each sink is a query with its own checkpoint. One that fails because a broker could not be reached is started
 again from its checkpoint, with growing pauses; any other failure stops the run, and is told in one sentence.
-The run's status is written to the checkpoint as it changes, for `braid pipeline status` and the live table.
+A signal that asks for the end may reach Spark's own process too (systemd sends it to every process of a
+service). Then Spark ends under the queries, which is no failure of theirs. The run's status is written to the
+checkpoint as it changes, for `braid pipeline status` and the live table.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines import graph, progress, versions
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding, local_directory
-from braidmq.spark.pipelines.failures import Failure, told_in_a_sentence, understand_failure
+from braidmq.spark.pipelines.failures import Failure, SparkGone, told_in_a_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource, UpsertSink
 from braidmq.spark.pipelines.preflight import Preflight
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 SAVE_EVERY_S = 1.0
+SIGNAL_S = 2.0
+"""How much later than Spark's process we may get a signal that was sent to both."""
 RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 1.0, 30.0
 
 Watcher = Callable[[RunStatus], None]
@@ -57,29 +61,39 @@ def run(
     if checkpoint is not None:
         pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
     kept = Checkpoint(pipeline.checkpoint_directory)
+    asked = stop or threading.Event()
     with kept.held(), ExitStack() as held:
-        with _told_in_status(pipeline, kept):
-            _hold_tables(pipeline, held)
-            for note in prepare(pipeline, kept):
-                (tell or _silent)(note)
-            made = spark.newSession() if spark is not None else _session(pipeline, master)
+        status = _new_status(pipeline)
         try:
-            return Run(pipeline, kept, made, once, stop or threading.Event(), watch, tell).run()
+            with _told_in_status(status, pipeline, kept, asked):
+                _hold_tables(pipeline, held)
+                for note in prepare(pipeline, kept):
+                    (tell or _silent)(note)
+                made = spark.newSession() if spark is not None else _session(pipeline, master)
+        except Exception:
+            if asked.is_set():
+                return status
+            raise
+        try:
+            return Run(pipeline, kept, made, once, asked, watch, tell).run()
         finally:
             if spark is None:
-                made.stop()
+                with suppress(*_bridge_errors()):
+                    made.stop()
 
 
 @contextmanager
-def _told_in_status(pipeline: Pipeline, checkpoint: Checkpoint) -> Iterator[None]:
+def _told_in_status(
+    status: RunStatus, pipeline: Pipeline, checkpoint: Checkpoint, stop: threading.Event
+) -> Iterator[None]:
     """What goes wrong before there is a run is for `braid pipeline status` to tell, too."""
-    status = _new_status(pipeline)
     status.queries = [QueryStatus(name) for name in versions.describe(pipeline)]
     status.save(checkpoint)
     try:
         yield
     except BaseException as error:
-        status.state = State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED
+        is_asked = stop.is_set() or isinstance(error, KeyboardInterrupt)
+        status.state = State.STOPPED if is_asked else State.FAILED
         status.error = str(error) if status.state is State.FAILED else None
         for query in status.queries:
             query.state = State.STOPPED
@@ -177,6 +191,9 @@ class Run:
                 self._start()
                 self._follow()
         except BaseException as error:
+            if isinstance(error, PipelineError) and self._is_asked_to_stop(error):
+                self._end(State.STOPPED)
+                return self.status
             self._end(State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED, error)
             raise
         self._end(State.STOPPED if self.stop.is_set() else State.DONE)
@@ -199,6 +216,10 @@ class Run:
         for query in self._queries:
             self._launch(query)
         self.status.state = State.RUNNING
+
+    def _is_asked_to_stop(self, error: PipelineError) -> bool:
+        """Where Spark's process is gone, the signal that ended it may be on its way to us."""
+        return self.stop.wait(SIGNAL_S if isinstance(error, SparkGone) else 0)
 
     def _launch(self, query: Query) -> None:
         query.restart_at_s = None
@@ -293,13 +314,18 @@ def _set(spark: SparkSession, name: str, text: str) -> None:
 
 
 def _stop(handle: StreamingQuery | None) -> None:
-    from py4j.protocol import Py4JError
-
-    try:
+    # Where Spark's own process is gone, so is the query.
+    with suppress(*_bridge_errors()):
         if handle is not None and handle.isActive:
             handle.stop()
-    except (Py4JError, OSError):
-        pass  # Spark's own process is gone, and the query with it.
+
+
+def _bridge_errors() -> tuple[type[Exception], ...]:
+    """What a call into Spark raises when its process is gone, or ends meanwhile."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException, OSError
 
 
 @dataclass(frozen=True, slots=True)
