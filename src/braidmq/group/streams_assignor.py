@@ -73,11 +73,13 @@ class _Plan:
         known, kept = set(places), set[Place]()
         share, larger_shares = divmod(len(places), len(self.tasks))
         for member_id in self.tasks:
-            mine = sorted(
+            mine = [
                 task.place
                 for task in self._threads[member_id].had
                 if task.role is Role.ACTIVE and task.place in known and task.place not in kept
-            )
+            ]
+            # By partition: who has to give some up keeps tasks of all subtopologies.
+            mine.sort(key=lambda place: (place[1], place[0]))
             most = share
             if larger_shares and len(mine) > share:
                 most += 1

@@ -168,6 +168,8 @@ class StreamsGroup:
             for task in member.assigned | member.revoking:
                 self.owners.enter(member, task, stored.since.get(task.place, member.epoch))
             self._set_deadlines(member, now_ms)
+        if not any(self.targets.values()):
+            self._bump()  # it may have waited for members, and nothing says until when
 
     def rewrite_all(self) -> None:
         """Some changes could not be written: the next ones bring everything there is."""
@@ -197,7 +199,6 @@ class StreamsGroup:
         topology = self._topology_with(beat)
         configured = self._configure(topology, catalog)
         member = self._member_of(beat, configured, now_ms)
-        joins = beat.member_epoch == JOINING_EPOCH
         profile, position = member.profile(), member.position()
         told, endpoint = member.assigned, member.endpoint
         self._take_topology(topology, configured, catalog)
@@ -205,7 +206,7 @@ class StreamsGroup:
             self._bump()
         if beat.ends_application and self._ended_by is None:
             self._ended_by = member.member_id
-        delayed = self._follow(now_ms)
+        self._follow(now_ms)
         target = self.targets.get(member.member_id, NO_TASKS)
         member.reconcile(target, self.target_epoch, beat.owned, self.owners)
         if member.profile() != profile:
@@ -219,8 +220,8 @@ class StreamsGroup:
             member.member_id,
             member.epoch,
             self._interval_ms(member, interval_ms, now_ms),
-            member.assigned if joins or member.assigned != told else None,
-            tuple(self._statuses(member, delayed)),
+            member.assigned if _must_be_told(member, beat, told) else None,
+            tuple(self._statuses(member)),
             self.endpoint_epoch,
             self._located(member, beat),
             configured.missing,
@@ -259,8 +260,8 @@ class StreamsGroup:
             self.digest, self.validated_epoch = found, validated
             self._bump()
 
-    def _follow(self, now_ms: int) -> str | None:
-        """Lets the target follow the group; says why it does not yet."""
+    def _follow(self, now_ms: int) -> None:
+        """Lets the target follow the group, unless a large one has just been computed."""
         if self._delayed_until_ms is not None and now_ms >= self._delayed_until_ms:
             self._delayed_until_ms = None
             self._bump()
@@ -268,20 +269,17 @@ class StreamsGroup:
         if replicas != self.standby_replicas:
             self.standby_replicas = replicas
             self._bump()
-        if self.epoch > self.target_epoch:
-            if now_ms - self._target_computed_ms < len(self.members) // MEMBERS_PER_MS:
-                return "a new assignment waits until the last one is a moment old"
+        is_old_enough = now_ms - self._target_computed_ms >= len(self.members) // MEMBERS_PER_MS
+        if self.epoch > self.target_epoch and is_old_enough:
             self._compute_target(now_ms)
-        if self._delayed_until_ms is not None:
-            return "tasks are handed out when other members have had time to join"
-        return None
 
-    def _statuses(self, member: StreamsMember, delayed: str | None) -> Iterable[Status]:
+    def _statuses(self, member: StreamsMember) -> Iterable[Status]:
         if member.topology_epoch < self.topology.epoch:
             detail = f"topology epoch {member.topology_epoch} is behind the group's, {self.topology.epoch}"
             yield Status(StatusCode.STALE_TOPOLOGY, detail)
-        if delayed is not None:
-            yield Status(StatusCode.ASSIGNMENT_DELAYED, delayed)
+        if self._delayed_until_ms is not None:
+            detail = "tasks are handed out when other members have had time to join"
+            yield Status(StatusCode.ASSIGNMENT_DELAYED, detail)
         if self._configured.obstacle is not None:
             yield self._configured.obstacle
         if self._ended_by is not None:
@@ -336,7 +334,8 @@ class StreamsGroup:
     # The target
 
     def _bump(self) -> None:
-        self.epoch += 1
+        """Something changed that a target depends on. An epoch without a target can take in more of it."""
+        self.epoch = self.target_epoch + 1
         self._changes.group_epoch = True
 
     def _compute_target(self, now_ms: int) -> None:
@@ -448,6 +447,12 @@ class StreamsGroup:
 
 def _deadlines(member: StreamsMember) -> list[int]:
     return [one for one in (member.deadline_ms, member.rebalance_deadline_ms) if one is not None]
+
+
+def _must_be_told(member: StreamsMember, beat: StreamsHeartbeat, told: Tasks) -> bool:
+    """Whether its tasks are new to the member: one that says it has others may have missed an answer."""
+    differs = beat.owned is not None and beat.owned != member.assigned
+    return beat.member_epoch == JOINING_EPOCH or member.assigned != told or differs
 
 
 def _check_owned(owned: Tasks, configured: Configured) -> None:

@@ -30,6 +30,7 @@ public class WordCount {
         settings.put("statestore.cache.max.bytes", 0);
         settings.put("application.server", "127.0.0.1:" + arguments[4]);
         settings.put("consumer.auto.offset.reset", "earliest");
+        settings.put("producer.transaction.timeout.ms", 4000);
         settings.put("default.key.serde", Serdes.StringSerde.class);
         settings.put("default.value.serde", Serdes.StringSerde.class);
         StreamsBuilder builder = new StreamsBuilder();
