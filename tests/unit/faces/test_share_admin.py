@@ -221,6 +221,8 @@ def test_options_of_a_group_are_set_and_shown(tell: Callable[..., None]) -> None
         described = (await one.ask(asked, DescribeConfigsResponse)).results[0].configs
         shown = [each for each in described if each.name.startswith("share.")]
         assert {each.name: (each.value, each.config_source) for each in shown} == {
+            "share.session.timeout.ms": ("45000", 5),
+            "share.heartbeat.interval.ms": ("5000", 5),
             "share.record.lock.duration.ms": ("30000", 5),
             "share.delivery.count.limit": ("3", 4),
             "share.auto.offset.reset": ("latest", 8),
