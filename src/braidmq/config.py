@@ -166,9 +166,19 @@ SERVER: tuple[Option, ...] = (
         "net.frame.bytes.max",
         Kind.INT,
         104_857_600,
-        "Largest request accepted; a longer one closes the connection.",
+        "Largest Produce request accepted; a longer one closes the connection.",
         "bytes",
         low=1024,
+        high=2**31 - 1,
+    ),
+    Option(
+        "net.request.bytes.max",
+        Kind.INT,
+        16_777_216,
+        "Largest request accepted that is not Produce: what it lists takes many times its size in memory."
+        " A longer one closes the connection.",
+        "bytes",
+        low=65_536,
         high=2**31 - 1,
     ),
     Option(
@@ -898,6 +908,7 @@ class Config:
     net_connections_max: int
     net_connections_per_ip_max: int
     net_frame_bytes_max: int
+    net_request_bytes_max: int
     net_inflight_bytes_max: int
     net_connection_requests_max: int
     net_connection_send_bytes_max: int

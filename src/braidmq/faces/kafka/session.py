@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("braid.kafka")
 
 _SIZE = Struct(">i")
+_API_KEY = Struct(">h")
+_API_KEY_END = 6
 _PRODUCE = int(Api.PRODUCE)
 _FETCH = int(Api.FETCH)
 _API_VERSIONS = int(Api.API_VERSIONS)
@@ -44,13 +46,14 @@ class Encodable(Protocol):
 class KafkaSession:
     """The protocol's side of one connection."""
 
-    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_verbs")
+    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs")
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
         self._verbs = face.verbs
         self._connection = connection
         self._frame_bytes_max = face.broker.config.net_frame_bytes_max
+        self._request_bytes_max = face.broker.config.net_request_bytes_max
 
     def frame_bytes(self, view: memoryview, at: int, filled: int) -> int:
         if filled - at < 4:
@@ -58,6 +61,13 @@ class KafkaSession:
         size: int = _SIZE.unpack_from(view, at)[0]
         if size < FRAME_BYTES_MIN or size > self._frame_bytes_max:
             raise ProtocolError(self._bad_size(size))
+        if size > self._request_bytes_max and filled - at >= _API_KEY_END:
+            api_key: int = _API_KEY.unpack_from(view, at + 4)[0]
+            if api_key != _PRODUCE:
+                raise ProtocolError(
+                    f"a request of {size} bytes with api key {api_key}; net.request.bytes.max is"
+                    f" {self._request_bytes_max}"
+                )
         return size + 4
 
     def _bad_size(self, size: int) -> str:
