@@ -35,10 +35,10 @@ right.
 ## While the broker runs
 
 A Kafka admin client can change the broker options marked *at once* below, and all topic options, for one
-broker (its `node.id`) or for all brokers (an empty name). The change takes effect at once, survives a restart,
-and beats the three places above; a value for one broker beats a value for all. Deleting the option brings the
-value of the start back. The others need a restart and are refused with `INVALID_REQUEST`: they name an address
-or a directory, or set the size of something that is made at the start.
+broker (its `node.id`) or for all brokers (an empty name). The change takes effect at once, survives a
+restart, and beats the three places above; a value for one broker beats a value for all. Deleting the option
+brings the value of the start back. The others need a restart and are refused with `INVALID_REQUEST`: they
+name an address or a directory, or set the size of something that is made at the start.
 
 ```python
 from confluent_kafka.admin import (
