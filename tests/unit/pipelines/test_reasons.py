@@ -55,6 +55,9 @@ SCHEMA = {
             "column items[0].count: 3000000000 is not INT",
         ),
         (b'{"id": 9300000000000000000}', "column id: 9300000000000000000 is not BIGINT"),
+        (b'{"id": 1, "amount": NaN}', "not JSON: NaN is no number there"),
+        (b'{"id": 1, "amount": -Infinity}', "not JSON: -Infinity is no number there"),
+        (b'{"id": "x", "amount": "NaN"}', "column id: 'x' is not BIGINT"),
     ],
 )
 def test_the_reason_names_the_column_and_what_is_wrong(value: bytes | None, reason: str) -> None:

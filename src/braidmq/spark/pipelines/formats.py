@@ -34,6 +34,8 @@ BAD = "_braid_bad"
 PARSED = "_braid_parsed"
 BAD_RECORD = "braid: bad record"
 """Begins the message a bad record raises, followed by topic, partition and offset."""
+NOT_NUMBERS = "allownonnumericnumbers"
+"""The option of Spark's parser that takes NaN for a number."""
 HEADERS = "array<struct<key: string, value: binary>>"
 BAD_HEADERS = ["braid.reason", "braid.topic", "braid.partition", "braid.offset", "braid.pipeline"]
 """What a bad record gets besides its own headers."""
@@ -138,9 +140,12 @@ def _is_one_value(text: Column, options: dict[str, str]) -> Column:
 
     An object without another one in it ends at its only brace, which is quickly seen. Any other is put into a
     list with one more and must be the other one of two; the line break ends a comment, if those are allowed.
+    So is one that may have NaN or an infinity as a bare word, which Spark reads by default and is no JSON.
     """
+    if NOT_NUMBERS not in map(str.lower, options):
+        options = {**options, NOT_NUMBERS: "false"}
     both = F.from_json(F.concat(F.lit("["), text, F.lit("\n,{}]")), f"array<struct<{BAD}: string>>", options)
-    return text.rlike(r"^[^}]*}[ \t\r\n]*$") | (F.size(both) == 2)
+    return text.rlike(r"(?s)^(?!.*(?:NaN|INF|Infinity))[^}]*}[ \t\r\n]*$") | (F.size(both) == 2)
 
 
 def _nullable(schema: StructType) -> StructType:

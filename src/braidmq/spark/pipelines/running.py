@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 SAVE_EVERY_S = 1.0
+STATUS_POLL_S = 0.05
+SOURCES_S_MAX = 10.0
+INITIALIZING = "Initializing"
+"""How Spark's words for the state of a query begin until its sources are there."""
 SIGNAL_S = 2.0
 """How much later than Spark's process we may get a signal that was sent to both."""
 RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 1.0, 30.0
@@ -215,6 +219,7 @@ class Run:
         self._save()
         for query in self._queries:
             self._launch(query)
+            wait_for_sources(query.handle, self.stop)
         self.status.state = State.RUNNING
 
     def _is_asked_to_stop(self, error: PipelineError) -> bool:
@@ -311,6 +316,18 @@ def _set(spark: SparkSession, name: str, text: str) -> None:
     except PySparkException as error:
         if not (error.getCondition() or "").startswith("CANNOT_MODIFY"):
             raise
+
+
+def wait_for_sources(handle: StreamingQuery | None, stop: threading.Event) -> None:
+    """Until a query that was started has its sources, has ended, or takes too long.
+
+    Spark starts a Python process for each source and gives it ten seconds to connect, which no setting
+    changes. Those of many queries at once would keep each other from that on a small machine.
+    """
+    until_s = time.monotonic() + SOURCES_S_MAX
+    while handle is not None and handle.isActive and time.monotonic() < until_s:
+        if not handle.status["message"].startswith(INITIALIZING) or stop.wait(STATUS_POLL_S):
+            return
 
 
 def _stop(handle: StreamingQuery | None) -> None:
