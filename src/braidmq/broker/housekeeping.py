@@ -129,7 +129,11 @@ class Housekeeping:
         partition_log = partition.log
         job = partition_log.checkpoint_begin()
         if job is not None:
-            await self._threads.run(job.run)
+            try:
+                await self._threads.run(job.run)
+            except OSError:
+                partition_log.checkpoint_done(job)
+                raise
             partition_log.checkpoint_done(job)
 
     # -- compaction -----------------------------------------------------------------------------
@@ -184,7 +188,7 @@ class Housekeeping:
         except (OSError, ApiError) as error:
             log.error("%s: retention failed: %s", partition, error)
             return
-        self._remove_later(gone, partition.config.file_delete_delay_ms / 1000)
+        self._remove_later(partition, gone, partition.config.file_delete_delay_ms / 1000)
 
     async def _drop_oldest(self) -> None:
         """Deletes the oldest segments of the largest partitions until the disk is below the forced level."""
@@ -201,7 +205,7 @@ class Housekeeping:
                 log.warning(
                     "%s: disk is %.0f %% full, dropped its oldest segment", partition, self.disk_percent
                 )
-                await self._remove(gone, 0)
+                await self._remove(partition, gone, 0)
                 self.measure_disk()
 
     def _all_partitions(self) -> Iterable[Partition]:
@@ -226,15 +230,20 @@ class Housekeeping:
         if self.disk_level != before:
             log.warning("disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
 
-    def _remove_later(self, paths: list[Path], delay_s: float) -> None:
+    def _remove_later(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
         if paths:
-            task = asyncio.ensure_future(self._remove(paths, delay_s))
+            task = asyncio.ensure_future(self._remove(partition, paths, delay_s))
             self._removals.add(task)
             task.add_done_callback(self._removals.discard)
 
-    async def _remove(self, paths: list[Path], delay_s: float) -> None:
+    async def _remove(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
+        """Removes files when a checkpoint says that the log starts later: else they would count as lost."""
         if delay_s > 0:
             await asyncio.sleep(delay_s)
+        try:
+            await self.checkpoint_one(partition)
+        except OSError as error:
+            log.error("%s: no checkpoint could be written: %s", partition, error)
         try:
             await self._threads.run(lambda: remove(self._disk, paths))
         except FileNotFoundError:

@@ -103,8 +103,11 @@ def _lock(directory: Path) -> DirectoryLock:
 
 
 def _partitions(directory: Path) -> list[Path]:
-    """Directories with segments in them, without those of deleted topics that wait to be removed."""
-    found = {path.parent for path in (directory / "topics").rglob("*.log")}
+    """Directories of partitions, without those of deleted topics that wait to be removed.
+
+    One that has lost all its segments still has its checkpoint.
+    """
+    found = {path.parent for name in ("*.log", "checkpoint") for path in (directory / "topics").rglob(name)}
     return sorted(path for path in found if not any(part.endswith(".deleted") for part in path.parts))
 
 

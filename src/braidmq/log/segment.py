@@ -10,9 +10,10 @@ index and no disk.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache, OpenFile
@@ -28,6 +29,17 @@ DELETED_SUFFIX = ".deleted"
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 RECENT_BATCHES_MAX = 128
 NO_TIMESTAMP = -1
+REPORTED_MAX = 100
+
+log = logging.getLogger("braid.log")
+
+
+class DamagedSegment(ApiError):
+    """A batch is not what was written; what clients get is CORRUPT_MESSAGE."""
+
+    def __init__(self, name: str, damage: Damage) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"segment {name}: {damage}; run braid doctor")
+        self.position = damage.position
 
 
 class LogDirectory:
@@ -45,13 +57,29 @@ class LogDirectory:
         """Bytes of log between two index entries."""
         self.epochs = epochs
 
+    def begin_epoch(self, epoch: int, offset: int, make_durable: Callable[[], None]) -> None:
+        """Epoch `epoch` writes from `offset` on, once that is durable; if it cannot be, all is as it was."""
+        known = self.epochs
+        if epoch < known.latest:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.path}: leader epoch {epoch} is over, epoch {known.latest} has begun",
+            )
+        if epoch > known.latest:
+            self.epochs = known.followed_by(epoch, offset)
+        try:
+            make_durable()
+        except BaseException:
+            self.epochs = known
+            raise
+
 
 class Segment:
     """One file of a partition's log."""
 
     __slots__ = (
         "_directory", "_file", "_index", "_indexed_at", "_loaded", "_recent_offsets", "_recent_positions",
-        "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed",
+        "_reported", "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed",
         "size_bytes", "untrusted_below",
     )  # fmt: skip
 
@@ -72,6 +100,7 @@ class Segment:
         self._loaded = True
         self._indexed_at = 0
         self._verified: VerifiedRanges | None = None
+        self._reported: set[int] | None = None
         self._recent_offsets: array[int] | None = None
         self._recent_positions: array[int] | None = None
 
@@ -81,6 +110,10 @@ class Segment:
         self.size_bytes = size_bytes
         self.untrusted_below = trusted_from
         self._loaded = False
+
+    def successor(self, created_ms: int) -> Segment:
+        """A segment in the place of this one."""
+        return Segment(self._directory, self.base_offset, created_ms)
 
     @property
     def stem(self) -> str:
@@ -235,10 +268,11 @@ class Segment:
 
     # -- checking -------------------------------------------------------------------------------
 
-    def verify(self, position: int, size: int) -> None:
+    def verify(self, position: int, size: int) -> int:
         """Checks the batches of [position, position + size) that an earlier run wrote, once.
 
-        `position` is where a batch starts. ApiError CORRUPT_MESSAGE if one is damaged.
+        `position` is where a batch starts. Returns how many of the bytes are sound: all, or those before the
+        first damaged batch. ApiError CORRUPT_MESSAGE if that is the first one.
         """
         verified = self._verified
         if verified is None:
@@ -247,7 +281,7 @@ class Segment:
         reach = verified.reach(position)
         start, expected = reach if reach is not None else (position, None)
         if start >= stop:
-            return
+            return size
         end, next_offset = start, expected
         try:
             for at, header in check(self.open().disk_file, start, self.untrusted_below, expected):
@@ -256,12 +290,21 @@ class Segment:
                 if end >= stop:
                     break
         except Damage as damage:
-            raise self.corrupt(damage) from damage
+            if end == position:
+                raise self.corrupt(damage) from damage
+            size = end - position
         if next_offset is not None:
             verified.add(start, end, next_offset)
+        return size
 
-    def corrupt(self, damage: Damage) -> ApiError:
-        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"segment {self.name}: {damage}; run braid doctor")
+    def corrupt(self, damage: Damage) -> DamagedSegment:
+        """The error for those who meet damage, which is logged the first time."""
+        if self._reported is None:
+            self._reported = set()
+        if damage.position not in self._reported and len(self._reported) < REPORTED_MAX:
+            self._reported.add(damage.position)
+            log.error("%s: %s; run braid doctor", self.path, damage)
+        return DamagedSegment(self.name, damage)
 
     # -- index ----------------------------------------------------------------------------------
 
