@@ -88,7 +88,7 @@ async def _serve(
     try:
         face = KafkaFace(broker)
         host, port = reactor.listen(*listen, lambda connection: KafkaSession(face, connection))
-        face.advertise(*(advertise or (_reachable(host), port)))
+        face.advertise(*(advertise or (_reachable(host), port)), listening=(host, port))
         _calm_the_collector()
         ready(f"ready {host}:{port} node={config.node_id} data={data}")
         await stopping.wait()

@@ -45,9 +45,7 @@ async def embedded(
     data: Path, disk: RealDisk | None = None, clock: TurnedClock | None = None, **options: object
 ) -> AsyncIterator[Broker]:
     """A started broker; options are written with underscores for dots."""
-    given = {name.replace("_", "."): value for name, value in options.items()}
-    broker = Broker(configure(given), data, disk=disk, clock=clock)
-    await broker.start()
+    broker = await started(data, disk, clock, **options)
     try:
         yield broker
     finally:
@@ -67,6 +65,16 @@ async def readable(partition: Partition) -> None:
                 found.release()
             return
     raise TimeoutError(f"{partition} is not read")
+
+
+async def started(
+    data: Path, disk: RealDisk | None = None, clock: TurnedClock | None = None, **options: object
+) -> Broker:
+    """As `embedded`, for a test that stops the broker itself."""
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    broker = Broker(configure(given), data, disk=disk, clock=clock)
+    await broker.start()
+    return broker
 
 
 def append(partition: Partition, value: bytes, timestamp_ms: int, count: int = 1) -> int:

@@ -11,6 +11,7 @@ overtake each other.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ ADDED_BY_BROKER = 5
 """The version of AddPartitionsToTxn that stands for a broker asking on behalf of a client."""
 WAIT_MAX_S = 5.0
 """How long a batch waits for the transaction before to be finished."""
+
+log = logging.getLogger("braid.transactions")
 
 Then = Callable[[ErrorCode, Guard | None], None]
 
@@ -105,8 +108,14 @@ class Admission:
         self._ask(producer, line)
 
     def _ask(self, producer: Producer, line: _Line) -> None:
-        request = _request(producer, {waiting.place for waiting in line.asked})
-        self._coordinator.ask(request, lambda added: self._on_added(producer, line, added))
+        asked = line.asked
+        request = _request(producer, {waiting.place for waiting in asked})
+        try:
+            self._coordinator.ask(request, lambda added: self._on_added(producer, line, added))
+        except Exception:
+            log.exception("%r: the coordinator could not be asked", producer.transactional_id)
+            if line.asked is asked:
+                self._on_added(producer, line, Added(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _on_added(self, producer: Producer, line: _Line, added: Added) -> None:
         waited_s = self._loop.time() - line.since_s
@@ -119,11 +128,19 @@ class Admission:
 
     def _finish(self, waiting: list[_Waiting], producer: Producer, code: ErrorCode) -> None:
         for one in waiting:
-            if code is ErrorCode.NONE:
-                one.then(code, one.guard)
-            else:
-                one.partition.log.producers.known_transactions().withdraw(producer.producer_id, one.guard)
-                one.then(code, None)
+            try:
+                self._tell(one, producer, code)
+            except Exception:
+                # Its own trouble: the next in line are told all the same.
+                log.exception("%s: a batch of %r was not taken", one.partition, producer.transactional_id)
+
+    def _tell(self, one: _Waiting, producer: Producer, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            one.then(code, one.guard)
+            return
+        if one.partition.is_open:
+            one.partition.log.producers.known_transactions().withdraw(producer.producer_id, one.guard)
+        one.then(code, None)
 
 
 def _request(producer: Producer, places: set[Place]) -> AddPartitions:

@@ -14,7 +14,7 @@ class Alarm:
     A timer may fire a little early; whoever is called then has nothing to do yet, and sets it again.
     """
 
-    __slots__ = ("_clock", "_due_ms", "_loop", "_on_due", "_timer")
+    __slots__ = ("_clock", "_due_ms", "_loop", "_on_due", "_silent", "_timer")
 
     def __init__(self, clock: Clock, on_due: Callable[[], None]) -> None:
         self._clock = clock
@@ -22,20 +22,26 @@ class Alarm:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms: int | None = None
+        self._silent = False
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
     def set(self, due_ms: int | None) -> None:
         """Rings at `due_ms` and not before; None never."""
-        if due_ms == self._due_ms:
+        if due_ms == self._due_ms or self._silent:
             return
-        self.stop()
+        self._cancel()
         self._due_ms = due_ms
         if due_ms is not None:
             self._timer = self._loop.call_later(max(0, due_ms - self.now_ms()) / 1000, self._ring)
 
     def stop(self) -> None:
+        """Never rings again, whatever it is set to."""
+        self._silent = True
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._due_ms = None

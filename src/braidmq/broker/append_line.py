@@ -13,23 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.wire.compress import Codec
+from braidmq.broker.batch_form import Prepared
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import CODEC_MASK, HEADER_BYTES, BatchHeader
 
 if TYPE_CHECKING:
     from braidmq.broker.group_commit import DiskThreads
     from braidmq.broker.partition import Partition
 
-INLINE_BYTES_MAX = 64 * 1024
-"""What is not compressed and no larger is prepared on the loop: handing it over would cost as much."""
-_CODEC_AT = 22
-
 log = logging.getLogger("braid.disk")
 
 
-Prepared = tuple[memoryview, BatchHeader]
-"""A batch as its topic wants it, and its header."""
 Turn = Callable[[Prepared | ApiError | None], None]
 """Called when the batch may be appended: with what was made of it, why it is refused, or nothing."""
 
@@ -62,7 +55,7 @@ class AppendLine:
     def _go_on(self) -> None:
         while self._waiting:
             first = self._waiting[0]
-            if self._partition.is_open and self._partition.is_heavy(first.batch):
+            if self._partition.is_open and self._partition.takes_long(first.batch):
                 self._prepare(first)
                 return
             self._take_turn(None)
@@ -90,9 +83,3 @@ class AppendLine:
             self._go_on()
 
         self._threads.submit(run, done)
-
-
-def must_be_inflated(batch: bytearray | memoryview) -> bool:
-    """Whether opening a batch may take long; how long only shows when it is open."""
-    compressed = len(batch) >= HEADER_BYTES and batch[_CODEC_AT] & CODEC_MASK != Codec.NONE
-    return compressed or len(batch) > INLINE_BYTES_MAX

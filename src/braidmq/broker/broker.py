@@ -12,12 +12,16 @@ checks what its last checkpoint does not cover.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from braidmq.broker.admission import Admission
+from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
+from braidmq.broker.closing import close_logs
 from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
 from braidmq.broker.group_options import GroupOptions
@@ -27,9 +31,10 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
 from braidmq.broker.topic import Topic
+from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
 from braidmq.broker.transactions import TransactionCoordinator
-from braidmq.cluster.store import Store
+from braidmq.cluster.store import Store, StoreCorrupt
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -44,12 +49,19 @@ from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
+METADATA_NAME = "metadata.journal"
 CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
-SIZES_PER_JOB = 256
+TIDY_S = 1.0
+STOP_PATIENCE_S = 2.5
+"""How long each step of a stop waits for a disk that ends nothing; container platforms kill after 10 s."""
+THREADS_PATIENCE_S = 1.0
+"""How long a stop waits for files that are being removed; the next start removes the rest."""
 
 log = logging.getLogger("braid.broker")
+
+Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
@@ -65,6 +77,11 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
         self._lock = DirectoryLock(data)
+        try:
+            self.store = _open_store(self.disk, data)
+        except BaseException:
+            self._lock.release()
+            raise
         self.threads = DiskThreads(loop, config.log_sync_threads)
         # Apart from those that sync: an ack must not wait for somebody's cold read.
         self.readers = DiskThreads(loop, config.log_read_threads)
@@ -74,22 +91,30 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.store = Store(self.disk, data / "metadata.journal")
-        self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
-        self.producer_ids = ProducerIds(self.store, self.threads)
+        self.options = BrokerOptions(config, self.store, self.threads, self._on_options_changed)
+        self.topics = Topics(
+            config, data, self.disk, self.store, self.threads, self._new_partition, self.clock
+        )
+        self.producer_ids = ProducerIds(self.store, self.threads, self.clock)
         self.housekeeping = Housekeeping(
             config, data, self.disk, self.clock, self.topics, self.threads, self.readers
         )
         self.catalog = TopicCatalog(self.topics)
-        self.coordinator = Coordinator(self.topics, self.clock, _group_settings(config), self.catalog)
+        self.group_options = GroupOptions(config, self.store, self.threads)
+        self._group_settings = _group_settings(config)
+        self.group_options.settle(self._group_settings)
+        self.coordinator = Coordinator(
+            self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
+        )
+        self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
-            self.topics, self.clock, _transaction_settings(config), self.producer_ids, self.coordinator
+            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
         )
         self.admission = Admission(self.transactions)
-        self.group_options = GroupOptions(config, self.store, self.threads)
         self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
+        self._stopping: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Loads topics, recovers what a crash left open, and begins the recurring work."""
@@ -102,33 +127,43 @@ class Broker:
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
+        await self._finish_deletions()
         self.housekeeping.start(
-            (OFFSETS_CHECK_S, self.expire_groups), (TRANSACTIONS_CHECK_S, self.transactions.expire)
+            (OFFSETS_CHECK_S, self.expire_groups),
+            (TRANSACTIONS_CHECK_S, self.tend_transactions),
+            (TIDY_S, self.topics.tidy),
         )
 
-    async def stop(self) -> None:
-        """Flushes and closes every log; the next start has nothing to recover."""
+    async def stop(self, patience_s: float = STOP_PATIENCE_S) -> None:
+        """Flushes and closes every log; the next start has nothing to recover.
+
+        Whatever the disk does not end within `patience_s` is left to the next start, which recovers it.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop(patience_s))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, patience_s: float) -> None:
+        self._opener.stop()
         self.coordinator.stop()
         self.sharing.stop()
         self.transactions.stop()
-        await self.producer_ids.stop()
-        await self.housekeeping.stop()
-        for topic in self.topics:
-            for partition in topic.partitions:
-                if partition.is_open:
-                    await self._close_one(partition)
+        duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
+        clean = await _within(duties, patience_s) and await self._commit.settle(patience_s)
+        # Nothing is awaited from here until every log is taken: no append comes in between.
+        hanging = self._commit.under_way
+        for partition in hanging:
+            log.error("%s: its sync has not ended, it is recovered at the next start", partition)
+        partitions = [one for topic in self.topics for one in topic.partitions if one not in hanging]
+        clean = await close_logs(partitions, self.threads, patience_s) and clean
         self._active.close()
-        self.disk.unlink(self.data / "active")
-        self.readers.stop()
-        self.threads.stop()
-        self.store.close()
+        if clean:
+            self.disk.unlink(self.data / "active")
+        if self.readers.stop(THREADS_PATIENCE_S) and self.threads.stop(THREADS_PATIENCE_S):
+            self.store.close()
+        else:
+            log.error("disk work has not ended; it is left alone")
         self._lock.release()
-
-    async def _close_one(self, partition: Partition) -> None:
-        try:
-            await self.threads.run(partition.close)
-        except (OSError, ApiError) as error:
-            log.error("%s: not closed cleanly, it is recovered at the next start: %s", partition, error)
 
     # -- what faces ask for ---------------------------------------------------------------------
 
@@ -149,23 +184,6 @@ class Broker:
             if (topic := self.topics.find(name)) is not None and 0 <= index < len(topic.partitions)
         ]
 
-    async def closed_sizes(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Bytes on disk of partitions that are not open, and need not be for this."""
-        sizes: dict[Partition, int] = {}
-        waiting = list(partitions)
-
-        def measure() -> None:
-            for partition in waiting[:SIZES_PER_JOB]:
-                try:
-                    sizes[partition] = stored_bytes(self.disk, str(partition.path))
-                except OSError as error:
-                    log.error("%s: its size cannot be told: %s", partition, error)
-
-        while waiting:
-            await self.readers.run(measure)
-            del waiting[:SIZES_PER_JOB]
-        return sizes
-
     def why_writes_are_refused(self) -> str:
         """What a producer is told while the disk is full."""
         return (
@@ -180,8 +198,7 @@ class Broker:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
-        await self.topics.delete(name)
-        await self.coordinator.forget_topic(name)
+        await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
         await self.sharing.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -194,7 +211,15 @@ class Broker:
     async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
+        self.group_options.settle(self._group_settings, group_id)
         self.sharing.relimit(group_id)
+
+    async def tend_transactions(self) -> None:
+        """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
+        await self.transactions.expire()
+        self.transactions.end_orphans(
+            partition for topic in self.topics for partition in topic.partitions if partition.is_open
+        )
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
@@ -210,7 +235,44 @@ class Broker:
         await self.housekeeping.checkpoint_one(partition)
         return partition.log.start_offset
 
+    async def sizes_on_disk(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The bytes of each partition's log. Those that nobody has used yet are measured without opening."""
+        sizes = {each: each.log.size_bytes if each.is_open else -1 for each in partitions}
+        unopened = [each for each, size in sizes.items() if size < 0]
+        if unopened:
+            await self.readers.run(
+                lambda: sizes.update((each, self._measure(each.path)) for each in unopened)
+            )
+        return sizes
+
     # -- details --------------------------------------------------------------------------------
+
+    async def _finish_deletions(self) -> None:
+        """Forgets offsets of topics whose deletion was cut off, unless they were recreated after that."""
+        for deletion in self.topics.unfinished_deletions():
+            try:
+                if self.topics.find(deletion.name) is None:
+                    await self.coordinator.forget_topic(deletion.name)
+                deletion.forgotten = True
+            except ApiError as error:
+                log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
+
+    def _measure(self, path: Path) -> int:
+        """The bytes of a log's segments; -1 if the disk does not tell."""
+        try:
+            return stored_bytes(self.disk, str(path))
+        except OSError:
+            return -1
+
+    def _on_options_changed(self) -> None:
+        """`config` holds new values: those who made something of the old ones make it again."""
+        _take_over(self._group_settings, _group_settings(self.config))
+        self.group_options.settle(self._group_settings)
+        _take_over(self._transaction_settings, _transaction_settings(self.config))
+        for group_id in {part.place.group_id for part in self.sharing}:
+            self.sharing.relimit(group_id)
+        self.topics.refresh_options()
+        self.housekeeping.measure_disk()
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
@@ -232,6 +294,8 @@ class Broker:
         )
 
     def _open_log(self, path: Path, config: TopicConfig) -> Log:
+        if self._stopping is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: the broker is stopping")
         opened = Log.open(self.disk, path, config, self.clock, self._files, self._producer_limits)
         for note in opened.notes:
             log.warning("%s/%s: %s", path.parent.name, path.name, note)
@@ -241,8 +305,14 @@ class Broker:
         self.housekeeping.mark_dirty(partition)
         name = str(partition)
         if name not in self._active_names:
+            try:
+                # A line of its own, even after one that was written in part.
+                self._active.write(f"\n{name}\n".encode())
+            except OSError as error:
+                # It only decides when the partition is recovered; a record that was appended stays so.
+                log.warning("%s: not noted as being written: %s", name, error)
+                return
             self._active_names.add(name)
-            self._active.write(f"{name}\n".encode())
 
     async def _recover_active(self) -> list[Partition]:
         """Opens what was being written when the broker died; nothing after a clean stop."""
@@ -263,6 +333,35 @@ class Broker:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
                 log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
+
+
+def _open_store(disk: Disk, data: Path) -> Store:
+    """The metadata. StoreCorrupt if it is empty, and there are topics that it must have known."""
+    store = Store(disk, data / METADATA_NAME)
+    if store.get(CLUSTER_KEY) is None and holds_topics(disk, data / "topics"):
+        store.close()
+        raise StoreCorrupt(
+            f"{METADATA_NAME} is missing or empty, and topics/ holds topics; restore the file from a backup,"
+            " or run braid doctor DIR --adopt all, which makes a new one of what is there"
+        )
+    return store
+
+
+async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
+    """Whether `work` ended in time; what it raised is raised here."""
+    ended, _ = await asyncio.wait([work], timeout=patience_s)
+    if not ended:
+        log.error("disk work of the broker's own has not ended after %.1f s", patience_s)
+        return False
+    work.result()
+    return True
+
+
+def _take_over(settings: Settings, changed: Settings) -> None:
+    """Brings the values of `changed` into the settings that others hold."""
+    for field in dataclasses.fields(settings):
+        if field.init:
+            setattr(settings, field.name, getattr(changed, field.name))
 
 
 def _transaction_settings(config: Config) -> TransactionSettings:
@@ -286,4 +385,5 @@ def _group_settings(config: Config) -> GroupSettings:
         group_share_session_timeout_ms=config.group_share_session_timeout_ms,
         group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
         group_share_max_size=config.group_share_max_size,
+        group_streams_max_size=config.group_streams_max_size,
     )

@@ -8,11 +8,15 @@ off to the end of the loop's turn, so that all requests read in that turn share 
 Threads report through one queue and one wake-up of the loop. A sync that fails stops its partition for
 good: after a failed fsync the kernel may have dropped the very pages that failed, so a second try that
 succeeds proves nothing.
+
+Trouble stays where it arose. A callback that raises is logged, and the next one is called all the same; a
+partition that cannot take the end of its own sync fails, and nobody else notices.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import queue
 import threading
@@ -40,6 +44,8 @@ class DiskThreads:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Done] | None] = queue.SimpleQueue()
         self._finished: deque[tuple[Done, BaseException | None]] = deque()
         self._woken = False
+        self._awaited: set[_Outcome] = set()
+        self._stopped = False
         self._threads = [
             threading.Thread(target=self._work, name=f"disk-{number}", daemon=True)
             for number in range(threads)
@@ -47,17 +53,27 @@ class DiskThreads:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def count(self) -> int:
+        return len(self._threads)
+
     def submit(self, run: Callable[[], None], done: Done) -> None:
         """Runs `run` in a thread, then `done(error or None)` on the loop."""
         self._jobs.put((run, done))
 
     async def run(self, run: Callable[[], None]) -> None:
-        """Runs `run` in a thread and waits for it."""
-        outcome: asyncio.Future[None] = self._loop.create_future()
+        """Runs `run` in a thread and waits for it.
+
+        A caller that is cancelled is held until its job has ended: what it does then, such as taking note of
+        the job, must not happen while the job still runs.
+        """
+        if self._stopped:
+            raise OSError(errno.ESHUTDOWN, "the broker has stopped")
+        outcome = _Outcome(loop=self._loop)
+        self._awaited.add(outcome)
 
         def done(error: BaseException | None) -> None:
-            if outcome.cancelled():
-                return
+            self._awaited.discard(outcome)
             if error is None:
                 outcome.set_result(None)
             else:
@@ -75,7 +91,7 @@ class DiskThreads:
             except BaseException as caught:
                 error = caught
             self._finished.append((done, error))
-            if not self._woken:
+            if not self._woken and not self._stopped:
                 self._woken = True
                 self._loop.call_soon_threadsafe(self._report)
 
@@ -84,22 +100,49 @@ class DiskThreads:
         self._woken = False
         while self._finished:
             done, error = self._finished.popleft()
-            done(error)
+            try:
+                done(error)
+            except Exception:
+                log.exception("what follows a disk job has failed")
 
-    def stop(self) -> None:
-        """Ends the threads after the jobs already handed in."""
+    def stop(self, patience_s: float | None = None) -> bool:
+        """Ends the threads after the jobs already handed in; False if one still runs after `patience_s`.
+
+        Those who wait for one that still runs get an OSError then.
+        """
+        self._stopped = True
         for _ in self._threads:
             self._jobs.put(None)
+        deadline_s = None if patience_s is None else self._loop.time() + patience_s
         for thread in self._threads:
-            thread.join()
+            thread.join(None if deadline_s is None else max(0.0, deadline_s - self._loop.time()))
         self._report()
+        for outcome in self._awaited:
+            outcome.set_exception(OSError(errno.ETIMEDOUT, "the disk has not answered"))
+        self._awaited.clear()
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+class _Outcome(asyncio.Future[None]):
+    """The end of a job. It cannot be cancelled: a task that is cancelled while it waits is so afterwards."""
+
+    def cancel(self, msg: object | None = None) -> bool:  # noqa: ARG002
+        return False
 
 
 class Flushable(Protocol):
     """What group commit needs of a partition."""
 
+    @property
+    def deleted(self) -> bool:
+        """Whether its files are being removed, so that a failed sync is nobody's trouble."""
+        ...
+
     def flush_begin(self) -> Job | None: ...
     def flush_done(self, job: Job, error: BaseException | None) -> None: ...
+    def fail(self, error: Exception) -> None:
+        """Takes no more writes, and tells those who wait."""
+        ...
 
 
 class GroupCommit:
@@ -111,6 +154,7 @@ class GroupCommit:
         self._wanted: dict[Flushable, None] = {}
         self._under_way: set[Flushable] = set()
         self._scheduled = False
+        self._idle: asyncio.Event | None = None
 
     def request(self, partition: Flushable) -> None:
         """Asks that everything appended to `partition` until the end of this turn be synced."""
@@ -123,18 +167,61 @@ class GroupCommit:
         self._scheduled = False
         for partition in [p for p in self._wanted if p not in self._under_way]:
             del self._wanted[partition]
-            job = partition.flush_begin()
+            try:
+                job = partition.flush_begin()
+            except Exception as caught:
+                self._stop(partition, caught)
+                continue
             if job is not None:
                 self._under_way.add(partition)
                 self._threads.submit(job.run, _finisher(self, partition, job))
+        self._tell_if_idle()
 
     def finish(self, partition: Flushable, job: Job, error: BaseException | None) -> None:
         self._under_way.discard(partition)
-        if error is not None:
+        if error is not None and not partition.deleted:
             log.critical("%s: sync failed, the partition takes no more writes: %s", partition, error)
-        partition.flush_done(job, error)
+        try:
+            partition.flush_done(job, error)
+        except Exception as caught:
+            self._stop(partition, caught)
         if partition in self._wanted:
             self._start()
+        self._tell_if_idle()
+
+    def _stop(self, partition: Flushable, error: Exception) -> None:
+        log.critical(
+            "%s: a sync could not be carried out, the partition takes no more writes",
+            partition,
+            exc_info=error,
+        )
+        try:
+            partition.fail(error)
+        except Exception:
+            log.exception("%s: cannot be stopped", partition)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> frozenset[Flushable]:
+        """The partitions whose sync has not ended."""
+        return frozenset(self._under_way)
+
+    async def settle(self, patience_s: float) -> bool:
+        """Returns when nothing is under way and nothing wanted; False if no sync ended for `patience_s`."""
+        while self._under_way or self._wanted:
+            before = self.under_way
+            self._idle = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._idle.wait(), patience_s)
+            except TimeoutError:
+                if self.under_way == before:
+                    return False
+        return True
+
+    def _tell_if_idle(self) -> None:
+        if self._idle is not None and not self._under_way and not self._wanted:
+            self._idle.set()
 
 
 def _finisher(commit: GroupCommit, partition: Flushable, job: Job) -> Done:

@@ -65,21 +65,23 @@ class Housekeeping:
         self._expiries: dict[Partition, tuple[TopicConfig, Expiry]] = {}
         """When something of a partition expires, under the options for which that was found out."""
         self._dirty: dict[Partition, None] = {}
+        self._ageing: dict[Partition, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._removals: set[asyncio.Task[None]] = set()
-        self._cleaned_on = -1
+        self._stopping = False
         self.disk_level = DiskLevel.FINE
         self.disk_percent = 0.0
 
     def mark_dirty(self, partition: Partition) -> None:
-        """`partition` has records past its last checkpoint."""
+        """`partition` has records past its last checkpoint, and maybe some that are not durable."""
         self._dirty[partition] = None
+        self._ageing[partition] = None
 
     def start(self, *others: Duty) -> None:
         """Begins with its own duties and those of others: every so many seconds, a coroutine."""
         duties: list[Duty] = [
             *others,
-            (FLUSH_ROUND_S, self._flush_aged),
+            (FLUSH_ROUND_S, self.flush_aged),
             (self._config.log_checkpoint_interval_ms / 1000, self.checkpoint),
             (self._config.log_retention_check_interval_ms / 1000, self.clean),
             (self._config.log_compaction_check_interval_ms / 1000, self.compact),
@@ -87,6 +89,8 @@ class Housekeeping:
         self._tasks = [asyncio.ensure_future(self._repeat(every_s, duty)) for every_s, duty in duties]
 
     async def stop(self) -> None:
+        """Returns when no duty is under way; disk work that has begun is waited for."""
+        self._stopping = True
         for task in (*self._tasks, *self._removals):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._removals, return_exceptions=True)
@@ -101,13 +105,17 @@ class Housekeeping:
 
     # -- flushing and checkpoints ---------------------------------------------------------------
 
-    async def _flush_aged(self) -> None:
+    async def flush_aged(self) -> None:
         """flush.ms, and segments that were ended: a crash should have to check the last one only."""
         now_ms = self._clock.wall_ms()
-        for partition in list(self._dirty):
-            if partition.is_open and not partition.syncs:
-                since_ms = partition.log.unflushed_since_ms
-                aged = since_ms is not None and now_ms - since_ms >= partition.config.flush_ms
+        for partition in list(self._ageing):
+            since_ms = partition.log.unflushed_since_ms if partition.is_open else None
+            if since_ms is None:
+                # A partition that is not dirty comes back with its next record.
+                if not partition.dirty:
+                    del self._ageing[partition]
+            elif not partition.syncs:
+                aged = now_ms - since_ms >= partition.config.flush_ms
                 if aged or partition.log.has_unflushed_ended_segment:
                     partition.request_flush()
 
@@ -119,7 +127,11 @@ class Housekeeping:
             try:
                 await self.checkpoint_one(partition)
             except OSError as error:
-                log.error("%s: no checkpoint could be written: %s", partition, error)
+                if not partition.deleted:
+                    log.error("%s: no checkpoint could be written: %s", partition, error)
+                    self.mark_dirty(partition)
+            except Exception:
+                log.exception("%s: no checkpoint could be made", partition)
                 self.mark_dirty(partition)
 
     async def checkpoint_one(self, partition: Partition) -> None:
@@ -128,7 +140,11 @@ class Housekeeping:
         partition_log = partition.log
         job = partition_log.checkpoint_begin()
         if job is not None:
-            await self._threads.run(job.run)
+            try:
+                await self._threads.run(job.run)
+            except OSError:
+                partition_log.checkpoint_done(job)
+                raise
             partition_log.checkpoint_done(job)
 
     # -- compaction -----------------------------------------------------------------------------
@@ -136,9 +152,12 @@ class Housekeeping:
     async def compact(self) -> None:
         """One round for every compacted partition that has enough to gain from it."""
         for partition in self._all_partitions():
-            begun = partition.begin_compaction(self._clock.wall_ms())
-            if begun is not None:
-                await self._compact_one(partition, *begun)
+            try:
+                begun = partition.begin_compaction(self._clock.wall_ms(), self._end_if_stopping)
+                if begun is not None:
+                    await self._compact_one(partition, *begun)
+            except Exception:
+                log.exception("%s: compaction failed", partition)
 
     async def _compact_one(self, partition: Partition, compactor: Compactor, job: CompactionJob) -> None:
         try:
@@ -148,7 +167,13 @@ class Housekeeping:
                 finally:
                     compactor.done(job)
         except (OSError, ApiError) as error:
-            log.error("%s: compaction stopped: %s", partition, error)
+            if not self._stopping and not partition.deleted:
+                log.error("%s: compaction stopped: %s", partition, error)
+
+    def _end_if_stopping(self) -> None:
+        """Ends a round of compaction, in its thread, so that a stop need not wait for it."""
+        if self._stopping:
+            raise InterruptedError("the broker is stopping")
 
     # -- retention ------------------------------------------------------------------------------
 
@@ -197,6 +222,8 @@ class Housekeeping:
                 self._expiries[partition] = (config, found)
 
     def _clean_one(self, partition: Partition, now_ms: int, by_time: bool) -> None:
+        if partition.deleted:
+            return
         try:
             gone = partition.log.expire(now_ms, by_time)
         except (OSError, ApiError) as error:
@@ -206,7 +233,7 @@ class Housekeeping:
         if gone:
             # The next one is the oldest now, and nothing of it has been looked at.
             self._expiries.pop(partition, None)
-        self._remove_later(gone, partition.config.file_delete_delay_ms / 1000)
+        self._remove_later(partition, gone, partition.config.file_delete_delay_ms / 1000)
 
     async def _drop_oldest(self) -> None:
         """Deletes the oldest segments of the largest partitions until the disk is below the forced level."""
@@ -225,7 +252,7 @@ class Housekeeping:
                 log.warning(
                     "%s: disk is %.0f %% full, dropped its oldest segment", partition, self.disk_percent
                 )
-                await self._remove(gone, 0)
+                await self._remove(partition, gone, 0)
                 self.measure_disk()
 
     def _measure(self, closed: list[Partition], sizes: dict[Partition, int]) -> None:
@@ -237,7 +264,8 @@ class Housekeeping:
 
     def _all_partitions(self) -> Iterable[Partition]:
         for topic in list(self._topics):
-            yield from topic.partitions
+            # One by one: a topic may be deleted while the caller waits.
+            yield from (partition for partition in topic.partitions if not partition.deleted)
 
     def is_cleanup_time(self, now_ms: int) -> bool:
         """Whether retention of a day or more is applied now."""
@@ -256,16 +284,23 @@ class Housekeeping:
         if self.disk_level != before:
             log.warning("disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
 
-    def _remove_later(self, paths: list[Path], delay_s: float) -> None:
+    def _remove_later(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
         if paths:
-            task = asyncio.ensure_future(self._remove(paths, delay_s))
+            task = asyncio.ensure_future(self._remove(partition, paths, delay_s))
             self._removals.add(task)
             task.add_done_callback(self._removals.discard)
 
-    async def _remove(self, paths: list[Path], delay_s: float) -> None:
+    async def _remove(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
+        """Removes files when a checkpoint says that the log starts later: else they would count as lost."""
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         try:
+            await self.checkpoint_one(partition)
+        except OSError as error:
+            log.error("%s: no checkpoint could be written: %s", partition, error)
+        try:
             await self._threads.run(lambda: remove(self._disk, paths))
+        except FileNotFoundError:
+            pass  # the directory went with its topic
         except OSError as error:
             log.error("cannot remove expired segments: %s", error)

@@ -1,6 +1,7 @@
 """A topic that the broker keeps for itself: one compacted partition of keys and values, read back on start.
 
-It is made when something is first written to it, so a broker that does not need it never has it.
+It is made when something is first written to it, so a broker that does not need it never has it. Whatever
+`flush` is for other topics, what is written here waits for the disk: see `topic.effective_config`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class _Together:
         self.written: asyncio.Future[None] = loop.create_future()
 
     def settle(self, code: ErrorCode) -> None:
+        if self.written.done():
+            return  # one who waited was cancelled, and the future with it
         if code is ErrorCode.NONE:
             self.written.set_result(None)
         else:
@@ -116,8 +119,9 @@ class InternalTopic:
             self._together = None
         try:
             self.when_durable(self.append(together.changes), together.settle)
-        except ApiError as error:
-            together.written.set_exception(error)
+        except Exception as error:
+            if not together.written.done():
+                together.written.set_exception(error)
 
     def transactional_batch(
         self, changes: Sequence[KeyValue], producer_id: int, producer_epoch: int
@@ -130,6 +134,10 @@ class InternalTopic:
             producer_epoch=producer_epoch,
             transactional=True,
         )
+
+    def is_durable(self, offset: int) -> bool:
+        """Whether everything below `offset` is on disk."""
+        return self.partition.log.durable_offset >= offset
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back when everything below `offset` is on disk, or never will be."""

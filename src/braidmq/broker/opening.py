@@ -65,6 +65,7 @@ class Opener:
         self._queue: OrderedDict[Openable, None] = OrderedDict()
         self._under_way: dict[Openable, _Opening] = {}
         self._jobs = 0
+        self._stopped = False
 
     def request(self, partition: Openable) -> None:
         """Opens `partition` in a thread and calls its `opened` on the loop; it must not be under way."""
@@ -75,6 +76,10 @@ class Opener:
         """Somebody wants to write to `partition`: it is opened before those that are only read."""
         if partition in self._queue:
             self._queue.move_to_end(partition, last=False)
+
+    def stop(self) -> None:
+        """The logs of the broker are being closed: none is handed out any more."""
+        self._stopped = True
 
     def open_now(self, partition: Openable) -> Log | ApiError:
         """Opens `partition` on this thread, or waits here for the thread that does."""
@@ -110,8 +115,12 @@ class Opener:
                 del self._under_way[partition]
             self._start()
             for partition, opening in some.items():
-                assert opening.outcome is not None
-                partition.opened(opening.outcome)
+                outcome = opening.outcome
+                assert outcome is not None
+                if self._stopped and isinstance(outcome, Log) and not partition.is_open:
+                    outcome.abandon()
+                    outcome = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: the broker is stopping")
+                partition.opened(outcome)
 
         self.threads.submit(run, done)
 

@@ -11,41 +11,30 @@ begins that has not ended. Readers at read_committed get no further, and are tol
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from braidmq.broker.append_line import AppendLine, Prepared, Turn, must_be_inflated
+from braidmq.broker.append_line import AppendLine, Turn
+from braidmq.broker.batch_form import BatchForm, Prepared
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.broker.opening import Opener
-from braidmq.config import Flush, TimestampType, TopicConfig
+from braidmq.config import Flush, TopicConfig
+from braidmq.log.aborted import Aborted
 from braidmq.log.cold import Cold, ColdJob, ColdRead
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
-from braidmq.log.transactions import Aborted, EndMarker, Guard
+from braidmq.log.transactions import EndMarker, Guard
 from braidmq.platform.disk import Disk
-from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import (
-    BatchHeader,
-    check_produced,
-    parse_header,
-    recompress,
-    records,
-    restamp_append_time,
-)
+from braidmq.wire.records import parse_header
 
 LEADER_EPOCH = 0
 
-_CODECS = {
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
+logger = logging.getLogger("braid.partition")
 
 
 class Watcher(Protocol):
@@ -65,8 +54,8 @@ class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_codec", "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits",
-        "_gone", "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_plain", "_refusal", "_watchers",
+        "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits",
+        "_form", "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_refusal", "_watchers", "deleted",
         "dirty", "index", "ready", "syncs", "topic",
     )  # fmt: skip
 
@@ -86,6 +75,8 @@ class Partition:
         self._directory = directory
         self.dirty = False
         self._opener = opener
+        self.deleted = False
+        """Whether its topic was deleted: it is not opened again, and errors of its files are no news."""
         self._commit = commit
         self._on_dirty = on_dirty
         self._disk = disk
@@ -95,7 +86,6 @@ class Partition:
         self._refusal: ApiError | None = None
         """Why the log is not open, since somebody last waited for it."""
         self._cold_jobs: set[tuple[int, int]] | None = None
-        self._gone = False
         self._line: AppendLine | None = None
         self.ready = False
         """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
@@ -107,10 +97,8 @@ class Partition:
 
     def _set_config(self, config: TopicConfig) -> None:
         self._config = config
-        self._codec = _CODECS.get(config.compression_type)
+        self._form = BatchForm(config)
         self.syncs = config.flush == Flush.SYNC.value
-        append_time = config.message_timestamp_type == TimestampType.APPEND.value
-        self._plain = self._codec is None and not append_time and not config.compacts
         self._judge_ready()
 
     def __str__(self) -> str:
@@ -143,7 +131,7 @@ class Partition:
 
     def when_open(self, then: Callable[[], None]) -> None:
         """Calls back when the log is open, or when `log` says why it is not; at once if there is no wait."""
-        if self._log is not None or self._gone:
+        if self._log is not None or self.deleted:
             then()
             return
         if self._open_waits is None:
@@ -159,11 +147,11 @@ class Partition:
     def opened(self, outcome: Log | ApiError) -> None:
         """What became of opening the log in a thread."""
         if isinstance(outcome, Log):
-            if self._gone:
+            if self.deleted:
                 outcome.abandon()
             elif self._log is None:
                 self.adopt(outcome)
-        elif not self._gone:
+        elif not self.deleted:
             self._refusal = outcome
         waits, self._open_waits = self._open_waits, None
         for then in waits or ():
@@ -178,7 +166,7 @@ class Partition:
         self._judge_ready()
 
     def _judge_ready(self) -> None:
-        self.ready = self._log is not None and self._line is None and self._plain
+        self.ready = self._log is not None and self._line is None and self._form.plain
 
     @property
     def high_watermark(self) -> int:
@@ -198,7 +186,7 @@ class Partition:
 
     def append_waits(self, batch: memoryview) -> bool:
         """Whether a batch must go `in_line`: the log is closed, others wait, or it takes long to prepare."""
-        return self._log is None or self._line is not None or (not self._plain and self.is_heavy(batch))
+        return self._log is None or self._line is not None or self._form.takes_long(batch)
 
     def in_line(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
         """Calls `turn` when the batch may be appended, after those that came before it."""
@@ -211,25 +199,13 @@ class Partition:
         self._line = None
         self._judge_ready()
 
-    def is_heavy(self, batch: bytearray | memoryview) -> bool:
-        """Whether the topic needs to look into this batch, and that may take long."""
-        return (
-            not self._plain
-            and (self._codec is not None or self._config.compacts)
-            and (must_be_inflated(batch))
-        )
+    def takes_long(self, batch: bytearray) -> bool:
+        """Whether preparing a batch may take longer than the loop may stand still."""
+        return self._form.takes_long(batch)
 
     def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
         """The batch, checked, as the topic wants it; may run in any thread."""
-        config = self._config
-        header = check_produced(batch, config.max_message_bytes)
-        if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
-            now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
-        ):
-            self._check_timestamp(header, now_ms)
-        if not self._plain:
-            batch, header = self._as_the_topic_wants(batch, header, now_ms)
-        return batch, header
+        return self._form.prepare(self, batch, now_ms)
 
     def append(
         self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
@@ -238,7 +214,7 @@ class Partition:
 
         A batch that begins a transaction needs the guard with which it was verified.
         """
-        batch, header = self.prepare(batch, now_ms) if prepared is None else prepared
+        batch, header = self._form.prepare(self, batch, now_ms) if prepared is None else prepared
         log = self._log if self._log is not None else self.log
         appended = log.append(batch, header, LEADER_EPOCH, guard)
         self._grown(log)
@@ -271,37 +247,6 @@ class Partition:
             if self._watchers:
                 self._notify()
 
-    def _as_the_topic_wants(
-        self, batch: memoryview, header: BatchHeader, now_ms: int
-    ) -> tuple[memoryview, BatchHeader]:
-        """The batch under the topic's codec and clock; refused if a compacted topic could only lose it."""
-        config = self._config
-        if self._codec is not None and header.codec is not self._codec:
-            # Stored inflated, a batch may not become larger than what is accepted anyway.
-            cap = config.max_message_bytes if self._codec is Codec.NONE else None
-            batch = memoryview(recompress(batch, self._codec, cap))
-            header = check_produced(batch, config.max_message_bytes)
-        if config.message_timestamp_type == TimestampType.APPEND.value:
-            restamp_append_time(batch, now_ms)
-            header = parse_header(batch)
-        if config.compacts:
-            self._check_keys(batch)
-        return batch, header
-
-    def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
-        if self._config.message_timestamp_type == TimestampType.APPEND.value:
-            return
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"{self}: record time {header.max_timestamp} is outside of what the topic allows around the"
-            f" broker's {now_ms}; see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-        )
-
-    def _check_keys(self, batch: memoryview) -> None:
-        """A compacted topic keeps the newest of each key; a record without one could only be lost."""
-        if any(record.key is None for record in records(batch)):
-            raise ApiError(ErrorCode.INVALID_RECORD, f"{self} is compacted: every record needs a key")
-
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back once everything below `offset` is on disk, or with an error when it never will be."""
         log = self.log
@@ -325,10 +270,12 @@ class Partition:
 
     def flush_done(self, job: Job, error: BaseException | None) -> None:
         """A group commit ended: move the high watermark, answer those who waited."""
+        assert isinstance(job, FlushJob)
         log = self._log
         if log is None:
+            # The topic was deleted during the sync; those who waited have been answered.
+            job.release()
             return
-        assert isinstance(job, FlushJob)
         log.flush_done(job)
         if error is not None and log.failed is None:
             log.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
@@ -338,18 +285,35 @@ class Partition:
         durable = log.durable_offset
         waits = self._durable_waits
         while waits and waits[0][0] <= durable:
-            waits.popleft()[1](ErrorCode.NONE)
+            self._answer(waits.popleft()[1], ErrorCode.NONE)
         if waits:
             self._commit.request(self)
+        if not self.dirty:
+            # A checkpoint was written during the sync, and its recovery point is before what is durable now.
+            self.dirty = True
+            self._on_dirty(self)
         if self.syncs and self._watchers:
             self._notify()
+
+    def fail(self, error: Exception) -> None:
+        """Takes no more records, and tells those who wait for some to be durable."""
+        if self._log is not None:
+            self._log.fail(error)
+        self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _give_up(self, code: ErrorCode) -> None:
         waits, self._durable_waits = self._durable_waits, None
         for _, callback in waits or ():
-            callback(code)
+            self._answer(callback, code)
         if self._watchers:
             self._notify()
+
+    def _answer(self, callback: DurableCallback, code: ErrorCode) -> None:
+        """Calls one who waited; the others are called whatever becomes of it."""
+        try:
+            callback(code)
+        except Exception:
+            logger.exception("%s: one who waited for the disk has failed", self)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -399,7 +363,7 @@ class Partition:
         if refusal is None:
             self.when_open(_nothing)
             return NotReady(f"{self} is being opened")
-        if not self._gone:
+        if not self.deleted:
             # Told once; whoever asks next has it tried again.
             self._refusal = None
         return refusal
@@ -423,7 +387,10 @@ class Partition:
 
     def _notify(self) -> None:
         for watcher in tuple(self._watchers or ()):
-            watcher.on_advanced(self)
+            try:
+                watcher.on_advanced(self)
+            except Exception:
+                logger.exception("%s: one who waited for records has failed", self)
 
     # -- keeping --------------------------------------------------------------------------------
 
@@ -434,8 +401,13 @@ class Partition:
             self._log.reconfigure(config)
             self._commit.request(self)
 
-    def begin_compaction(self, now_ms: int) -> tuple[Compactor, CompactionJob] | None:
-        """A round of compaction, if the topic asks for it and one is worth it."""
+    def begin_compaction(
+        self, now_ms: int, pause: Callable[[], None] | None = None
+    ) -> tuple[Compactor, CompactionJob] | None:
+        """A round of compaction, if the topic asks for it and one is worth it.
+
+        `pause` is called by its thread after every batch, and ends the round with an OSError.
+        """
         if not self._config.compacts or self._log is None or self._log.failed is not None:
             return None
         if self._compactor is None:
@@ -444,7 +416,7 @@ class Partition:
                 lag_min_ms=self._config.min_compaction_lag_ms,
                 lag_max_ms=self._config.max_compaction_lag_ms,
             )
-            self._compactor = Compactor(self._log, self._disk, str(self.path), limits)
+            self._compactor = Compactor(self._log, self._disk, str(self.path), limits, pause)
         if now_ms >= self._log.roll_at_ms:
             # Nobody writes here any more. After the next checkpoint the segment can be compacted.
             self._log.roll(now_ms)
@@ -469,17 +441,18 @@ class Partition:
         if self._watchers:
             self._notify()
 
-    def close(self) -> None:
-        """Flushes and closes the log, leaving the mark of a clean stop."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+    def release_log(self) -> Log | None:
+        """Gives the log away to be closed, None if it is not open; nobody else can reach it any more."""
+        log, self._log = self._log, None
         self._judge_ready()
+        if log is not None:
+            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+        return log
 
     def discard(self) -> None:
-        """Lets go of a deleted partition: nobody waits on, no handle stays."""
-        self._gone = True
-        self._refusal = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self} was deleted")
+        """Lets go of a deleted partition: nobody waits on, no handle stays, and nothing opens it again."""
+        self.deleted = True
+        self._refusal = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self}: the topic was deleted")
         self._give_up(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self._log is not None:
             self._log.abandon()

@@ -175,6 +175,16 @@ class FileSlice:
         assert self.file is not None, "a released slice cannot be shared"
         return FileSlice(self.file, self.position, self.size, self.hot)
 
+    def read_part(self, at: int, size: int) -> bytes:
+        """Bytes from `at` on, `size` of them or fewer where the range ends."""
+        assert self.file is not None, "a released slice cannot be read"
+        return self.file.disk_file.read_at(min(size, self.size - at), self.position + at)
+
+    def part(self, at: int, size: int) -> FileSlice:
+        """A range of this range, to be released by itself."""
+        assert self.file is not None, "a released slice has no parts"
+        return FileSlice(self.file, self.position + at, size, self.hot)
+
     def release(self) -> None:
         """Lets the file be closed; calling it again does nothing."""
         file, self.file = self.file, None

@@ -43,6 +43,11 @@ class FlushJob:
             file.pin()
             self._files.append(file)
 
+    def cut_to(self, end_offset: int, segment: Segment, position: int) -> None:
+        """The log was cut while the job is under way: it makes durable what is left."""
+        if end_offset < self.end_offset:
+            self.end_offset, self.segment, self.position = end_offset, segment, position
+
     def run(self) -> None:
         """Blocks until everything is on disk. OSError: it is not, and trying again would prove nothing."""
         try:

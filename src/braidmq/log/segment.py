@@ -10,9 +10,10 @@ index and no disk.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from braidmq.log.cold import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
 from braidmq.log.epochs import LeaderEpochs
@@ -29,6 +30,17 @@ DELETED_SUFFIX = ".deleted"
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 RECENT_BATCHES_MAX = 128
 NO_TIMESTAMP = -1
+REPORTED_MAX = 100
+
+log = logging.getLogger("braid.log")
+
+
+class DamagedSegment(ApiError):
+    """A batch is not what was written; what clients get is CORRUPT_MESSAGE."""
+
+    def __init__(self, name: str, damage: Damage) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"segment {name}: {damage}; run braid doctor")
+        self.position = damage.position
 
 
 class LogDirectory:
@@ -46,14 +58,30 @@ class LogDirectory:
         """Bytes of log between two index entries."""
         self.epochs = epochs
 
+    def begin_epoch(self, epoch: int, offset: int, make_durable: Callable[[], None]) -> None:
+        """Epoch `epoch` writes from `offset` on, once that is durable; if it cannot be, all is as it was."""
+        known = self.epochs
+        if epoch < known.latest:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.path}: leader epoch {epoch} is over, epoch {known.latest} has begun",
+            )
+        if epoch > known.latest:
+            self.epochs = known.followed_by(epoch, offset)
+        try:
+            make_durable()
+        except BaseException:
+            self.epochs = known
+            raise
+
 
 class Segment:
     """One file of a partition's log."""
 
     __slots__ = (
         "_directory", "_file", "_index", "_indexed_at", "_loaded", "_recent_offsets", "_recent_positions",
-        "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "resting", "sealed",
-        "size_bytes", "untrusted_below", "used",
+        "_reported", "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "resting",
+        "sealed", "size_bytes", "untrusted_below", "used",
     )  # fmt: skip
 
     def __init__(self, directory: LogDirectory, base_offset: int, created_ms: int) -> None:
@@ -76,6 +104,7 @@ class Segment:
         self._loaded = True
         self._indexed_at = 0
         self._verified: VerifiedRanges | None = None
+        self._reported: set[int] | None = None
         self._recent_offsets: array[int] | None = None
         self._recent_positions: array[int] | None = None
 
@@ -86,6 +115,10 @@ class Segment:
         self.untrusted_below = trusted_from
         self.resting = True
         self._loaded = False
+
+    def successor(self, created_ms: int) -> Segment:
+        """A segment in the place of this one."""
+        return Segment(self._directory, self.base_offset, created_ms)
 
     @property
     def stem(self) -> str:
@@ -280,8 +313,14 @@ class Segment:
             job.run()
             job.done()
 
-    def corrupt(self, damage: Damage) -> ApiError:
-        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"segment {self.name}: {damage}; run braid doctor")
+    def corrupt(self, damage: Damage) -> DamagedSegment:
+        """The error for those who meet damage, which is logged the first time."""
+        if self._reported is None:
+            self._reported = set()
+        if damage.position not in self._reported and len(self._reported) < REPORTED_MAX:
+            self._reported.add(damage.position)
+            log.error("%s: %s; run braid doctor", self.path, damage)
+        return DamagedSegment(self.name, damage)
 
     # -- index ----------------------------------------------------------------------------------
 

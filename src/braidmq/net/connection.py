@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Protocol
 
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
-from braidmq.net.outbox import Outbox, Parts, Sent, release
+from braidmq.net.outbox import Outbox, Parts, Sent, bytes_in_memory, release
 from braidmq.wire.errors import ProtocolError
 
 RECEIVES_PER_EVENT = 4
@@ -67,7 +67,7 @@ ReadAhead = Callable[[Callable[[], None], Callable[[BaseException | None], None]
 class Pending:
     """An answer that comes later. Completing it twice is a mistake of the caller."""
 
-    __slots__ = ("_connection", "abandoned", "done", "on_abandoned", "parts")
+    __slots__ = ("_connection", "abandoned", "done", "held_bytes", "on_abandoned", "parts")
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
@@ -75,6 +75,8 @@ class Pending:
         self.parts: Parts | None = None
         self.done = False
         self.abandoned = False
+        self.held_bytes = 0
+        """What its connection counts for it while it is complete and waits for an earlier one."""
 
     def complete(self, parts: Parts | None) -> None:
         """Gives the answer (None: there is none after all)."""
@@ -84,7 +86,7 @@ class Pending:
         if self.abandoned:
             release(parts)
         elif self._connection is not None:
-            self._connection.on_answered()
+            self._connection.on_answered(self)
 
     def attach(self, connection: Connection) -> None:
         self._connection = connection
@@ -102,7 +104,8 @@ class Connection:
 
     __slots__ = (
         "_answers", "_buffer", "_closed", "_cold", "_draining", "_filled", "_flush_due", "_half_closed",
-        "_hint", "_limits", "_loop", "_on_close", "_out", "_pool", "_read_ahead", "_reading", "_session",
+        "_held_bytes", "_hint", "_limits", "_loop", "_on_close", "_out", "_pool", "_read_ahead", "_reading",
+        "_session",
         "_sock", "_start", "_writing", "fd", "frame_since", "last_active", "peer",
     )  # fmt: skip
 
@@ -130,6 +133,8 @@ class Connection:
         self._hint = FIRST_BYTES
         self._answers: list[Pending] | None = None
         """Answers still to come, in order; an idle connection does not even hold an empty list."""
+        self._held_bytes = 0
+        """Of answers that are complete and wait for an earlier one."""
         self._out = Outbox(sock)
         self._read_ahead = read_ahead
         self._cold = False
@@ -283,11 +288,12 @@ class Connection:
             self._wait_for(answer)
             if answer.done:
                 # What it would have waited for was there before anybody waited.
-                self.on_answered()
+                self.on_answered(answer)
         elif self._answers:
             waiting = Pending()
             waiting.complete(answer)
             self._wait_for(waiting)
+            self._hold(waiting)
         else:
             self._out.put(answer)
 
@@ -295,6 +301,10 @@ class Connection:
         if self._answers is None:
             self._answers = []
         self._answers.append(answer)
+
+    def _hold(self, answer: Pending) -> None:
+        answer.held_bytes = bytes_in_memory(answer.parts)
+        self._held_bytes += answer.held_bytes
 
     def _find_room(self, buffer: memoryview | None) -> memoryview | None:
         """A buffer with free space at its end; None, and a pause, when all connections hold too much."""
@@ -334,7 +344,7 @@ class Connection:
 
     def _over_limits(self) -> bool:
         return (
-            self._out.size_bytes > self._limits.send_bytes_max
+            self._out.size_bytes + self._held_bytes > self._limits.send_bytes_max
             or (self._answers is not None and len(self._answers) >= self._limits.requests_max)
             or len(self._out) >= QUEUED_PARTS_MAX
         )
@@ -365,13 +375,17 @@ class Connection:
 
     # -- answering ------------------------------------------------------------------------------
 
-    def on_answered(self) -> None:
-        """Queues every answer that is complete and has no earlier one before it."""
+    def on_answered(self, answer: Pending) -> None:
+        """Queues `answer` and what waits for it alone, unless it has to wait for an earlier one itself."""
         answers = self._answers
+        if answers and answers[0] is not answer:
+            self._hold(answer)
+            return
         while answers and answers[0].done:
-            parts = answers.pop(0).parts
-            if parts is not None:
-                self._out.put(parts)
+            first = answers.pop(0)
+            self._held_bytes -= first.held_bytes
+            if first.parts is not None:
+                self._out.put(first.parts)
         # One send for all answers that become ready in this turn of the loop.
         if not self._flush_due:
             self._flush_due = True

@@ -191,6 +191,11 @@ class Outbox:
         self._parts.clear()
 
 
+def bytes_in_memory(parts: Parts | None) -> int:
+    """What an answer costs while it waits; ranges of files cost nothing."""
+    return sum(len(part) for part in parts or () if isinstance(part, _IN_MEMORY))
+
+
 def release(parts: Parts | None) -> None:
     """Lets go of the files behind an answer that goes nowhere."""
     for part in parts or ():

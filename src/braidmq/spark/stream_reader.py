@@ -172,8 +172,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions.edges(self._connected(), some, Start.LATEST, self.query.isolation)
 
     def _starts(self, begins: Offsets, ends: Offsets, said: Offsets | None = None) -> Offsets:
-        """Where each partition of `ends` begins: as Spark has it; a new one where its batch `said` when it was
-        planned first, or at its first record now.
+        """Where each partition of `ends` begins: as Spark has it; a new one where its batch `said`, when it
+        was planned first, or at its first record now.
 
         One that ends before that has lost records. If that is no failure, it goes on from its end, as in
         Spark's Kafka source: what is there may be another topic's records, or some that were read before.

@@ -288,7 +288,7 @@ def test_what_waits_for_partitions_to_open_is_bounded(tmp_path: Path) -> None:
     """L14: a flood of batches for closed partitions is asked to come again, not kept in memory."""
 
     async def run() -> None:
-        async with restarted(tmp_path, net_inflight_bytes_max=2 << 20) as (one, disk):
+        async with restarted(tmp_path, produce_waiting_bytes_max=2 << 20) as (one, disk):
             disk.gate.clear()
             now_ms = one.broker.clock.wall_ms()
             large = bytes(build_batch([(None, b"x" * 900_000, [], now_ms)]))
@@ -307,7 +307,7 @@ def test_what_waits_for_partitions_to_open_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_topic_deleted_while_its_partitions_open_is_unknown_to_those_who_wait(tmp_path: Path) -> None:
-    """L12 A1: nobody waits for ever, and the directory of the deleted topic does not come back."""
+    """L12: nobody waits for ever, and the directory of the deleted topic does not come back."""
 
     async def run() -> None:
         async with restarted(tmp_path) as (one, disk):
@@ -319,6 +319,7 @@ def test_a_topic_deleted_while_its_partitions_open_is_unknown_to_those_who_wait(
             disk.gate.set()
             assert (await reading)[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (await writing).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await one.broker.topics.tidy()
         assert not list((tmp_path / "topics").glob("t.*"))
 
     asyncio.run(run())

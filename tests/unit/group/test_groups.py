@@ -168,9 +168,9 @@ def test_offsets_of_an_idle_group_expire_and_the_group_with_them() -> None:
     groups = new_groups()
     member_id = stable(groups, "g")
     groups.offsets_to_change("g", 0).commit("orders", 0, Committed(1, -1, "", 0))
-    assert groups.expired(WEEK_MS, WEEK_MS) == []
+    assert list(groups.expired(WEEK_MS, WEEK_MS)) == []
     groups.leave("g", [Leaver(member_id)], 10_000)
-    assert groups.expired(WEEK_MS, WEEK_MS) == []
+    assert list(groups.expired(WEEK_MS, WEEK_MS)) == []
     (expired,) = groups.expired(WEEK_MS + 10_000, WEEK_MS + 10_000)
     assert expired[:3] == ("g", [("orders", 0)], True)
     assert expired.records == (offset_record("g", "orders", 0, None), (group_key("g"), None))

@@ -262,6 +262,44 @@ def test_a_client_that_does_not_read_is_not_read_either(connect: Peers) -> None:
     connect.run(run())
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_answers_that_wait_for_an_earlier_one_count_as_well(connect: Peers, later: bool) -> None:
+    """W5: a client could have large answers pile up behind one that takes its time."""
+
+    async def scenario() -> None:
+        first, others = Pending(), list[Pending]()
+
+        def answer(body: bytes) -> Parts | Pending:
+            if body == b"slow":
+                return first
+            if later:
+                others.append(Pending())
+                return others[-1]
+            return [bytes(1_000)]
+
+        peer = connect(answer, send_bytes_max=10_000)
+        await peer.send(frame(b"slow"))
+        for _ in range(50):
+            await peer.send(frame(b"large"))
+            await settle()
+            for each in others:
+                if not each.done:
+                    each.complete([bytes(1_000)])
+        await settle()
+        assert len(peer.session.seen) <= 14
+        first.complete([b"x"])
+        received = asyncio.ensure_future(peer.receive(50_001))
+        while not received.done():
+            await settle()
+            for each in others:
+                if not each.done:
+                    each.complete([bytes(1_000)])
+        assert len(await received) == 50_001
+        assert len(peer.session.seen) == 51
+
+    connect.run(scenario())
+
+
 def test_requests_past_the_limit_wait_for_answers(connect: Peers) -> None:
     """W4: requests of one connection that wait for an answer are bounded."""
 
