@@ -264,15 +264,18 @@ class Broker:
         except OSError:
             return -1
 
-    def _on_options_changed(self) -> None:
+    async def _on_options_changed(self) -> None:
         """`config` holds new values: those who made something of the old ones make it again."""
         _take_over(self._group_settings, _group_settings(self.config))
         self.group_options.settle(self._group_settings)
         _take_over(self._transaction_settings, _transaction_settings(self.config))
         for group_id in {part.place.group_id for part in self.sharing}:
             self.sharing.relimit(group_id)
-        self.topics.refresh_options()
-        self.housekeeping.measure_disk()
+        await self.topics.refresh_options()
+        try:
+            self.housekeeping.measure_disk()
+        except OSError as error:
+            log.warning("the disk does not tell how full it is; it is asked again later: %s", error)
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)

@@ -8,7 +8,7 @@ can be changed is the list `config.DYNAMIC` and nothing else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.cluster.store import Conflict, Store
@@ -38,7 +38,7 @@ class BrokerOptions:
     """Reads and changes what was set for this broker and for all; `config` always holds the outcome."""
 
     def __init__(
-        self, config: Config, store: Store, threads: DiskThreads, changed: Callable[[], None]
+        self, config: Config, store: Store, threads: DiskThreads, changed: Callable[[], Awaitable[None]]
     ) -> None:
         self._config = config
         self._store = store
@@ -80,7 +80,7 @@ class BrokerOptions:
             ) from error
         self._overrides[name] = kept
         self._config.change(self._outcome(self._overrides))
-        self._changed()
+        await self._changed()
 
     # -- details --------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 PREFIX = "topics/"
 PARTITIONS_PER_TOPIC_MAX = 100_000
 DESCRIBED_PER_ROUND = 64
+REFRESHED_TOGETHER = 500
+"""Partitions that take over new options before others have their turn."""
 
 PartitionFactory = Callable[[Topic, int], Partition]
 Forget = Callable[[], Awaitable[None]]
@@ -186,14 +188,24 @@ class Topics:
             for partition in topic.partitions:
                 partition.reconfigure(topic.config)
 
-    def refresh_options(self) -> None:
+    async def refresh_options(self) -> None:
         """The broker's defaults have changed: every topic takes them over where it has no own value."""
-        for topic in self._by_name.values():
-            config = effective_config(self._config, topic.name, topic.record.overrides)
-            if config != topic.config:
-                topic.config = config
-                for partition in topic.partitions:
-                    partition.reconfigure(config)
+        for name in list(self._by_name):
+            async with self._change:
+                topic = self._by_name.get(name)
+                if topic is not None:
+                    await self._refresh(topic)
+            await asyncio.sleep(0)
+
+    async def _refresh(self, topic: Topic) -> None:
+        config = effective_config(self._config, topic.name, topic.record.overrides)
+        if config == topic.config:
+            return
+        topic.config = config
+        for count, partition in enumerate(topic.partitions, 1):
+            partition.reconfigure(config)
+            if count % REFRESHED_TOGETHER == 0:
+                await asyncio.sleep(0)
 
     async def delete(self, name: str, forget: Forget | None = None) -> None:
         """Deletes a topic. `forget` drops what is kept under its name, before it can be created again."""

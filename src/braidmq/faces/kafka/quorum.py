@@ -52,11 +52,7 @@ def describe_quorum(face: KafkaFace, request: DescribeQuorumRequest, asked: Aske
 
 def _describe(face: KafkaFace, topic: str, index: int) -> QuorumPartition:
     if (topic, index) != (METADATA_TOPIC, 0):
-        return QuorumPartition(
-            partition_index=index,
-            error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            error_message=f"metadata are kept in partition 0 of {METADATA_TOPIC}",
-        )
+        return QuorumPartition(partition_index=index, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     revision, now_ms = face.broker.store.newest_revision, face.broker.clock.wall_ms()
     return QuorumPartition(
         partition_index=index,
