@@ -187,7 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Checkpoints of earlier releases do not say it; like Spark's Kafka source, such begin with 0.
             firsts = {at: said.get(at, 0) for at in new}
         else:
-            firsts = positions.edges(self._connected(), new, Start.EARLIEST, self.query.isolation)
+            firsts = (
+                positions.edges(self._connected(), new, Start.EARLIEST, self.query.isolation) if new else {}
+            )
         return {at: min(begins.get(at, firsts.get(at, end)), end) for at, end in ends.items()}
 
     def _publish(self, processed: Offsets) -> None:
