@@ -19,6 +19,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.chaos.load import ONE_BROKER
 from tests.compat import confluent_calls
+from tests.compat.conftest import FOREIGN_SERVER
+
+from braidmq.testing import BrokerProcess
 
 JARS = os.environ.get("BRAID_COMPAT_JARS")
 SOURCES = Path(__file__).parent / "java"
@@ -41,10 +44,13 @@ pytestmark = [
 class Instance:
     """One process of the application, and what it says."""
 
-    def __init__(self, classes: Path, bootstrap: str, application: str, state: Path, guarantee: str) -> None:
+    def __init__(
+        self, classes: Path, bootstrap: str, application: str, number: int, directory: Path, guarantee: str
+    ) -> None:
+        state = directory / f"state-{number}"
         command = [
             "java", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{JARS}/*", "WordCount",
-            bootstrap, application, str(state), guarantee, "9",
+            bootstrap, application, str(state), guarantee, str(9_000 + number),
         ]  # fmt: skip
         self._errors = state.with_suffix(".err")
         with self._errors.open("wb") as errors:
@@ -106,8 +112,8 @@ class Application:
         self._reader.assign([TopicPartition(f"{name}-counts", index, 0) for index in range(PARTITIONS)])
 
     def start(self) -> Instance:
-        state = self._directory / f"state-{len(self.instances)}"
-        made = Instance(self._classes, self.bootstrap, self.name, state, self._guarantee)
+        number, folder = len(self.instances), self._directory
+        made = Instance(self._classes, self.bootstrap, self.name, number, folder, self._guarantee)
         self.instances.append(made)
         return made
 
@@ -196,6 +202,27 @@ def test_a_word_count_goes_on_when_one_of_its_processes_is_killed(application: A
     second.await_said("hosts 1")
     second.end()
     application.administer("empty")
+
+
+@pytest.mark.skipif(FOREIGN_SERVER in os.environ, reason="another's server is not ours to stop")
+@pytest.mark.braid(group_streams_initial_rebalance_delay_ms=500, group_streams_session_timeout_ms=10_000)
+def test_a_word_count_goes_on_when_the_broker_is_killed(
+    braid_broker: BrokerProcess, classes: Path, tmp_path: Path
+) -> None:
+    """C4 T2 F1: members, tasks and epochs are on disk, so the threads keep what they have."""
+    application = Application(braid_broker.bootstrap, "words", classes, tmp_path, "exactly_once_v2")
+    try:
+        first, second = application.start(), application.start()
+        first.await_said("RUNNING")
+        second.await_said("RUNNING")
+        for _ in range(3):
+            application.produce(LINES)
+            braid_broker.kill()
+            braid_broker.start()
+        application.await_counts()
+        application.administer("running", str(2 * THREADS), str(2 * PARTITIONS), "0")
+    finally:
+        application.close()
 
 
 @pytest.mark.parametrize("application", ["exactly_once_v2"], indirect=True)

@@ -129,6 +129,8 @@ class StreamsGroup:
         self.owners = TaskOwners()
         self.state_since_ms = now_ms
         self.endpoint_epoch = 0
+        self._located_epoch = -1
+        self._located_all: list[Located] = []
         self._settings = settings
         self._options = options
         self._configured = Configured({}, {})
@@ -269,9 +271,13 @@ class StreamsGroup:
         if replicas != self.standby_replicas:
             self.standby_replicas = replicas
             self._bump()
-        is_old_enough = now_ms - self._target_computed_ms >= len(self.members) // MEMBERS_PER_MS
-        if self.epoch > self.target_epoch and is_old_enough:
+        if self.epoch > self.target_epoch and self._may_compute_target(now_ms):
             self._compute_target(now_ms)
+
+    def _may_compute_target(self, now_ms: int) -> bool:
+        """A target costs time for each task and member, so a large group in a storm of joins skips some."""
+        tasks = sum(shape.tasks for shape in self._configured.shapes.values())
+        return now_ms - self._target_computed_ms >= (len(self.members) + tasks) // MEMBERS_PER_MS
 
     def _statuses(self, member: StreamsMember) -> Iterable[Status]:
         if member.topology_epoch < self.topology.epoch:
@@ -359,15 +365,18 @@ class StreamsGroup:
         if member.knows_endpoints and beat.endpoint_epoch == self.endpoint_epoch:
             return None
         member.knows_endpoints = True
-        return [
-            Located(
-                one.endpoint,
-                self._partitions(one.assigned, Role.ACTIVE),
-                self._partitions(one.assigned, Role.STANDBY),
-            )
-            for one in self.members.values()
-            if one.endpoint is not None
-        ]
+        if self._located_epoch != self.endpoint_epoch:
+            self._located_epoch = self.endpoint_epoch
+            # Threads of a process have one endpoint, and clients take the last word on each.
+            had: dict[Endpoint, Tasks] = {}
+            for one in self.members.values():
+                if one.endpoint is not None:
+                    had[one.endpoint] = had.get(one.endpoint, NO_TASKS) | one.assigned
+            self._located_all = [
+                Located(endpoint, self._partitions(mine, Role.ACTIVE), self._partitions(mine, Role.STANDBY))
+                for endpoint, mine in had.items()
+            ]
+        return self._located_all
 
     def _partitions(self, tasks: Tasks, role: Role) -> list[tuple[str, list[int]]]:
         found: dict[str, list[int]] = {}

@@ -263,6 +263,17 @@ def test_members_are_told_where_state_can_be_queried() -> None:
     assert after.heartbeat(known, catalog, 0).located is not None
 
 
+def test_threads_of_one_process_are_one_place_to_ask() -> None:
+    """C4: with the state of all of them, since clients keep one entry of each endpoint."""
+    group, catalog, here = new_group(), FakeCatalog(lines=2), Endpoint("here", 80)
+    ann = group.heartbeat(replace(joining("ann", process_id="p"), endpoint=here), catalog, 0)
+    group.heartbeat(replace(joining("bob", process_id="p"), endpoint=here), catalog, 0)
+    ann = group.heartbeat(beat("ann", ann.member_epoch, tasks(0, 1)), catalog, 0)
+    ann = group.heartbeat(beat("ann", ann.member_epoch, ann.tasks), catalog, 0)
+    bob = group.heartbeat(beat("bob", group.members["bob"].epoch), catalog, 0)
+    assert bob.located == [Located(here, [("lines", [0, 1])], [])]
+
+
 def test_a_group_is_the_same_after_a_restart() -> None:
     """C4: epochs, members, targets and what is being handed over; nothing moves."""
     options = AT_ONCE._replace(num_standby_replicas=1)
