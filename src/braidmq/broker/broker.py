@@ -29,7 +29,7 @@ from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
-from braidmq.broker.topic import Topic
+from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
 from braidmq.broker.transactions import TransactionCoordinator
@@ -216,6 +216,11 @@ class Broker:
 
     async def delete_records(self, partition: Partition, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
+        if partition.topic in INTERNAL_TOPICS:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition}: the broker relies on what it has written here",
+            )
         partition.delete_before(before_offset)
         await self.housekeeping.checkpoint_one(partition)
         return partition.log.start_offset
@@ -241,7 +246,6 @@ class Broker:
                 deletion.forgotten = True
             except ApiError as error:
                 log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
-
 
     def _measure(self, path: Path) -> int:
         """The bytes of a log's segments; -1 if the disk does not tell."""
