@@ -30,7 +30,7 @@ from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
-from braidmq.broker.topic import Topic
+from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
 from braidmq.broker.transactions import TransactionCoordinator
@@ -231,6 +231,11 @@ class Broker:
 
     async def delete_records(self, partition: Partition, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
+        if partition.topic in INTERNAL_TOPICS:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition}: the broker relies on what it has written here",
+            )
         partition.delete_before(before_offset)
         await self.housekeeping.checkpoint_one(partition)
         return partition.log.start_offset

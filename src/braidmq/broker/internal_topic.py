@@ -90,7 +90,7 @@ class InternalTopic:
             return
         async with self._opening:
             if self._partition is None:
-                made = await self._topics.create(self._name, 1, self._options)
+                made = await self._topics.create_own(self._name, self._options)
                 self._partition = made.partitions[0]
 
     def append(self, changes: Sequence[KeyValue]) -> int:

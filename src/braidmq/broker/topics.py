@@ -18,7 +18,14 @@ from pathlib import Path
 from braidmq.broker.deletions import Deletion, Deletions
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
-from braidmq.broker.topic import Topic, TopicRecord, check_name, check_pinned, effective_config
+from braidmq.broker.topic import (
+    INTERNAL_TOPICS,
+    Topic,
+    TopicRecord,
+    check_name,
+    check_pinned,
+    effective_config,
+)
 from braidmq.broker.topic_directories import (
     SET_ASIDE_SUFFIX,
     describe,
@@ -124,6 +131,14 @@ class Topics:
     def check_new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
         """Raises what creating this topic would raise."""
         check_name(name)
+        if name in INTERNAL_TOPICS:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} is the broker's own, and it creates that itself when it needs it",
+            )
+        self._check_room(name, partition_count, overrides)
+
+    def _check_room(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
         if name in self._by_name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
         self._check_count(name, partition_count, self.partition_count + partition_count)
@@ -139,13 +154,26 @@ class Topics:
     async def create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
         async with self._change:
             self.check_new(name, partition_count, overrides)
-            record = TopicRecord(name, new_uuid(), partition_count, dict(overrides))
+            return await self._create(name, partition_count, overrides)
 
-            await self._commit(lambda: self._make(record))
-            return self._install(record)
+    async def create_own(self, name: str, overrides: Mapping[str, str]) -> Topic:
+        """A topic of one partition that the broker keeps for itself; the one that is there, if there is."""
+        async with self._change:
+            found = self._by_name.get(name)
+            if found is None:
+                self._check_room(name, 1, overrides)
+                found = await self._create(name, 1, overrides)
+            return found
+
+    async def _create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
+        record = TopicRecord(name, new_uuid(), partition_count, dict(overrides))
+        await self._commit(lambda: self._make(record))
+        return self._install(record)
 
     async def find_or_create(self, name: str) -> Topic:
         """The topic, made with the default partition count if it is not there (auto-creation)."""
+        if name in INTERNAL_TOPICS:
+            return self.get(name)
         try:
             return self._by_name.get(name) or await self.create(name, self._config.num_partitions, {})
         except ApiError as error:
