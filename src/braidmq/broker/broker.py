@@ -149,7 +149,8 @@ class Broker:
         self.sharing.stop()
         self.transactions.stop()
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
-        clean = await _within(duties, patience_s) and await self._commit.settle(patience_s)
+        clean = await _within(duties, patience_s)
+        clean = await self._commit.settle(patience_s) and clean
         # Nothing is awaited from here until every log is taken: no append comes in between.
         hanging = self._commit.under_way
         for partition in hanging:

@@ -25,7 +25,8 @@ from braidmq.broker.partition import Partition
 from braidmq.log.log import Log
 
 LOGS_PER_BATCH = 16
-BATCHES_PER_THREAD = 2
+THREADS = 16
+"""A close is small writes that wait for the disk's journal; more of them at a time share its commits."""
 
 log = logging.getLogger("braid.broker")
 
@@ -45,7 +46,8 @@ async def close_logs(partitions: Iterable[Partition], threads: DiskThreads, pati
             await _close(batch, threads)
             left -= len(batch)
 
-    workers = {asyncio.ensure_future(work()) for _ in range(BATCHES_PER_THREAD * threads.count)}
+    threads.widen(min(THREADS, -(-left // LOGS_PER_BATCH)))
+    workers = {asyncio.ensure_future(work()) for _ in range(threads.count)}
     while workers:
         before = left
         _, workers = await asyncio.wait(workers, timeout=patience_s)

@@ -46,16 +46,19 @@ class DiskThreads:
         self._woken = False
         self._awaited: set[_Outcome] = set()
         self._stopped = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"disk-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self.widen(threads)
 
     @property
     def count(self) -> int:
         return len(self._threads)
+
+    def widen(self, count: int) -> None:
+        """Makes the threads at least `count`."""
+        for number in range(self.count, count):
+            thread = threading.Thread(target=self._work, name=f"disk-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def submit(self, run: Callable[[], None], done: Done) -> None:
         """Runs `run` in a thread, then `done(error or None)` on the loop."""
