@@ -155,7 +155,10 @@ class Partition:
             self._refusal = outcome
         waits, self._open_waits = self._open_waits, None
         for then in waits or ():
-            then()
+            try:
+                then()
+            except Exception:
+                logger.exception("%s: one who waited for the log has failed", self)
         if self._watchers:
             self._notify()
 

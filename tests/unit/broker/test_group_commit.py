@@ -230,3 +230,22 @@ def test_a_deleted_partition_is_not_opened_again_by_one_who_still_holds_it(tmp_p
             assert not topic.path.exists()
 
     asyncio.run(run())
+
+
+def test_one_who_fails_when_a_log_is_open_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """L12: each of those who wait for a log to be opened is called."""
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker:
+            (partition,) = (await broker.topics.create("t", 1, {})).partitions
+            called = asyncio.Event()
+
+            def fails() -> None:
+                raise RuntimeError("this one has failed")
+
+            partition.when_open(fails)
+            partition.when_open(called.set)
+            await asyncio.wait_for(called.wait(), 30)
+            assert partition.is_open
+
+    asyncio.run(run())
