@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from braidmq.cli import main
 from braidmq.client import Consumer, Producer
 from braidmq.testing import broker
+from braidmq.testing.process import BrokerFailed
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import parse_header
 
@@ -163,6 +164,27 @@ def test_a_hole_is_logged_with_file_and_byte_and_mended(
     assert examine(capsys, 0, str(data))["findings"] == []
     with broker(data=data.parent) as running:
         assert read_by_librdkafka(running.bootstrap) == [*range(hole[0]), *range(hole[-1] + 1, RECORDS)]
+
+
+def test_a_broker_does_not_start_without_the_offsets_that_groups_have_committed(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O1 L6: its own topics are damaged: it says where, and starts after a repair."""
+    with broker(data=data.parent) as running:
+        stock = StockConsumer({"bootstrap.servers": running.bootstrap, "group.id": "g"})
+        stock.commit(offsets=[TopicPartition("orders", 0, 7)], asynchronous=False)
+        stock.close()
+    (own,) = data.glob("topics/__consumer_offsets*/0/*.log")
+    flip(own, 70)
+    with pytest.raises(BrokerFailed) as failed, broker(data=data.parent):
+        pass
+    said = str(failed.value)
+    assert f"segment {own.name}: batch at byte 0: " in said
+    assert "run braid doctor" in said
+    assert "Traceback" not in said
+    assert examine(capsys, 0, str(data), "--repair")["left"] == []
+    with broker(data=data.parent):
+        pass
 
 
 def test_a_cut_metadata_journal_is_found_and_mended(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
