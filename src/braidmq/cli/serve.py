@@ -108,6 +108,7 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
 
 def _serve(asked: argparse.Namespace, config: Config) -> int:
     from braidmq.cluster.store import StoreCorrupt
+    from braidmq.log.segment import DamagedSegment
     from braidmq.serve import run
 
     logging.basicConfig(
@@ -121,7 +122,7 @@ def _serve(asked: argparse.Namespace, config: Config) -> int:
         run(config, asked.data, listen, advertise, _announce)
     except OSError as error:
         raise UserMistake(_explain(error, listen, asked.data)) from None
-    except StoreCorrupt as damage:
+    except (StoreCorrupt, DamagedSegment) as damage:
         print(f"braid serve: {asked.data}: {damage}", file=sys.stderr)
         return 1
     return 0

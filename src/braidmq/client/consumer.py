@@ -192,7 +192,8 @@ class Consumer:
             self.seek(*at, self._reset)
             return
         if code is not ErrorCode.NONE:
-            if not code.retriable:
+            # Damage on the broker's disk does not pass, unlike a batch that was damaged on its way there.
+            if not code.retriable or code is ErrorCode.CORRUPT_MESSAGE:
                 raise ApiError(code, f"{at} at offset {self._positions[at]}: {code.name}")
             self._cluster.forget(at.topic)
             return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import Partition
+from braidmq.log import checkpoint as checkpoints
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.platform.lock import DirectoryInUse
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -261,6 +263,36 @@ def test_a_filling_disk_drops_the_oldest_and_a_full_one_refuses_writes(tmp_path:
             disk.used_percent = 50
             await broker.housekeeping.clean()
             assert broker.housekeeping.disk_level is DiskLevel.FINE
+
+    asyncio.run(run())
+
+
+class WatchedDisk(FillingDisk):
+    """Reads the start offset in a partition's checkpoint whenever one of its segments is removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[int] = []
+
+    def unlink(self, path: StrPath) -> None:
+        if os.fspath(path).endswith(".log.deleted"):
+            point = checkpoints.load(self, str(Path(path).parent))
+            self.starts.append(-1 if point is None else point.start_offset)
+        super().unlink(path)
+
+
+def test_segments_are_removed_after_a_checkpoint_has_the_new_start(tmp_path: Path) -> None:
+    """L7 L6: else a killed broker and the doctor would take what was deleted for lost."""
+
+    async def run() -> None:
+        clock, disk = TurnedClock(), WatchedDisk()
+        async with embedded(tmp_path, disk, clock) as broker:
+            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).partitions[0]
+            await fill(partition, clock, 5)
+            await broker.housekeeping.checkpoint()
+            disk.used_percent = 90
+            await broker.housekeeping.clean()
+            assert disk.starts == [1]
 
     asyncio.run(run())
 
