@@ -53,6 +53,13 @@ def flexible(topic: str) -> Bodies:
     session = group + member + i32(1)
     producer = i64(1000) + i16(0)
     marker = producer + i8(0) + several(one_partition) + i32(0) + NO_TAGS
+    task = compact("0") + several(i32(0)) + NO_TAGS
+    internal = i32(0) + i16(0) + several(compact("cleanup.policy") + compact("compact") + NO_TAGS) + NO_TAGS
+    joined = several(i16(0)) + several() + several(i16(0)) + NO_TAGS
+    subtopology = (
+        compact("0") + several(name) + several() + several(compact("changelog") + internal)
+        + several(compact("sink")) + several(compact("sink") + internal) + several(joined) + NO_TAGS
+    )  # fmt: skip
     return {
         ("JoinGroup", 11, 9): group + i32(10_000) + i32(10_000) + compact("") + NULL + compact("consumer")
         + several(compact("range") + several(b"a", b"b") + NO_TAGS) + NULL + NO_TAGS,
@@ -72,6 +79,11 @@ def flexible(topic: str) -> Bodies:
         ("AlterShareGroupOffsets", 91, 0): group
         + several(name + several(i32(0) + i64(0) + NO_TAGS) + NO_TAGS) + NO_TAGS,
         ("DeleteShareGroupOffsets", 92, 0): group + several(name + NO_TAGS) + NO_TAGS,
+        ("StreamsGroupHeartbeat", 88, 0): group + member + i32(4) + i32(0) + NULL + NULL + i32(10_000)
+        + i8(1) + i32(0) + several(subtopology) + NO_TAGS + several(task) + several() + several()
+        + compact("process") + i8(1) + compact("host") + i16(80) + NO_TAGS
+        + several(compact("tag") + compact("value") + NO_TAGS) + NULL + NULL + i8(0) + NO_TAGS,
+        ("StreamsGroupDescribe", 89, 0): several(group) + i8(0) + NO_TAGS,
         ("AddPartitionsToTxn", 24, 4): several(
             compact("t") + producer + i8(0) + several(one_partition) + NO_TAGS
         ) + NO_TAGS,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from braidmq.broker.alarm import Alarm
 from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.topic import INTERNAL_TOPICS
 from braidmq.group.catalog import Catalog
 from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import Heartbeat, SteadyBeat
@@ -176,6 +177,8 @@ class Coordinator:
 
     async def _create(self, topic: ApplicationTopic) -> str | None:
         """Creates a topic of an application; says why it cannot be. Another member may have been first."""
+        if topic.name in INTERNAL_TOPICS:
+            return f"{topic.name}: belongs to the broker"
         try:
             await self._topics.create(topic.name, topic.partitions, dict(topic.options))
         except ApiError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from braidmq.group.streams_tasks import NO_TASKS, Role, Task, Tasks
@@ -105,45 +106,74 @@ class _Plan:
 
     def hand_out(self, places: Iterable[Place], role: Role) -> None:
         """Gives each to the least loaded member of a process that does not have it; none if all have it."""
-        queue = [(*self._rank(member_id), member_id) for member_id in self.tasks]
-        heapq.heapify(queue)
+        queue = self._by_load()
         for place in places:
-            passed = []
-            while queue:
-                rank = heapq.heappop(queue)
-                member_id = rank[-1]
-                now = (*self._rank(member_id), member_id)
-                if now != rank:
-                    heapq.heappush(queue, now)
-                elif place in self._places_of[self._threads[member_id].process_id]:
-                    passed.append(now)
-                else:
-                    self._give(member_id, place, role)
-                    passed.append((*self._rank(member_id), member_id))
-                    break
-            for each in passed:
-                heapq.heappush(queue, each)
+            taker = self._least_loaded(queue, place)
+            if taker is not None:
+                self._give(taker, place, role)
 
     def add_standbys(self, places: list[Place], replicas: int) -> None:
-        """Copies of tasks in other processes: with members that had one, then with the least loaded."""
-        total = len(places) * replicas + sum(map(len, self.tasks.values()))
+        """Copies of tasks in other processes: where they were, where the task was, then anywhere."""
+        wanted = min(replicas, len(self._members_of) - 1)
+        total = len(places) * wanted + sum(map(len, self.tasks.values()))
         share = -(-total // len(self.tasks))
-        had: dict[Place, list[str]] = {}
-        for role in (Role.ACTIVE, Role.STANDBY):
-            for member_id in self.tasks:
-                for task in self._threads[member_id].had:
-                    if task.role is role:
-                        had.setdefault(task.place, []).append(member_id)
-        for _ in range(min(replicas, len(self._members_of) - 1)):
-            left = []
-            for place in places:
-                for member_id in had.get(place, ()):
-                    if len(self.tasks[member_id]) < share and not self._has(member_id, place):
+        missing = dict.fromkeys(places, wanted)
+        for role, most in ((Role.STANDBY, total), (Role.ACTIVE, share)):
+            for member_id, mine in self.tasks.items():
+                for task in sorted(self._threads[member_id].had):
+                    place, is_free = task.place, missing.get(task.place, 0) > 0
+                    if task.role is role and is_free and len(mine) < most and not self._has(member_id, place):
                         self._give(member_id, place, Role.STANDBY)
-                        break
-                else:
-                    left.append(place)
-            self.hand_out(left, Role.STANDBY)
+                        missing[place] -= 1
+        self.hand_out((place for place, count in missing.items() for _ in range(count)), Role.STANDBY)
+        while self._level_standbys():
+            pass
+
+    def _level_standbys(self) -> bool:
+        """Moves copies from members to others that have at least two tasks less; whether there were any.
+
+        Each move makes the sum of the squares of the loads smaller, so there is an end.
+        """
+        moved, queue = False, self._by_load()
+        for giver in sorted(self.tasks, key=lambda member_id: -len(self.tasks[member_id])):
+            process_id = self._threads[giver].process_id
+            for task in sorted(task for task in self.tasks[giver] if task.role is Role.STANDBY):
+                place, most = task.place, len(self.tasks[giver]) - 2
+                if queue[0][0] > most:
+                    break
+                taker = self._least_loaded(queue, place, most, process_id)
+                if taker is not None:
+                    self._take(giver, task)
+                    self._give(taker, place, Role.STANDBY)
+                    moved = True
+        return moved
+
+    def _by_load(self) -> list[tuple[int, float, str]]:
+        queue = [(*self._rank(member_id), member_id) for member_id in self.tasks]
+        heapq.heapify(queue)
+        return queue
+
+    def _least_loaded(
+        self, queue: list[tuple[int, float, str]], place: Place, most: float = inf, within: str | None = None
+    ) -> str | None:
+        """The least loaded member with at most `most` tasks, of a process that does not have the task.
+
+        Members of the process `within` count as well. The queue may know members by a load of before; what
+        is looked at is corrected.
+        """
+        passed, found = [], None
+        while queue and queue[0][0] <= most and found is None:
+            rank = heapq.heappop(queue)
+            now = (*self._rank(rank[-1]), rank[-1])
+            if now > rank:
+                heapq.heappush(queue, now)
+                continue
+            passed.append(now)
+            if self._threads[now[-1]].process_id == within or not self._has(now[-1], place):
+                found = now[-1]
+        for each in passed:
+            heapq.heappush(queue, each)
+        return found
 
     def _has(self, member_id: str, place: Place) -> bool:
         return place in self._places_of[self._threads[member_id].process_id]
@@ -157,3 +187,9 @@ class _Plan:
         process_id = self._threads[member_id].process_id
         self._load_of[process_id] += 1
         self._places_of[process_id].add(place)
+
+    def _take(self, member_id: str, task: Task) -> None:
+        self.tasks[member_id].remove(task)
+        process_id = self._threads[member_id].process_id
+        self._load_of[process_id] -= 1
+        self._places_of[process_id].discard(task.place)

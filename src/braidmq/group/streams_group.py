@@ -40,6 +40,9 @@ from braidmq.group.streams_tasks import NO_TASKS, Active, Role, TaskOwners, Task
 from braidmq.group.streams_topology import ApplicationTopic, Configured, Status, StatusCode, Topology
 from braidmq.wire.errors import ApiError, ErrorCode
 
+NO_TOPOLOGY = Topology(-1, ())
+"""What a group has before its first member; no member can bring it."""
+
 
 class StreamsGroupState(StrEnum):
     """In the words of ListGroups."""
@@ -119,7 +122,7 @@ class StreamsGroup:
         self.group_id = group_id
         self.epoch = 0
         self.target_epoch = 0
-        self.topology = Topology(0, ())
+        self.topology = NO_TOPOLOGY
         self.validated_epoch = -1
         """The epoch of the topology for which all topics were there and right; -1 if they are not."""
         self.digest = 0

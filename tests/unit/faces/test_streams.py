@@ -82,7 +82,7 @@ def tell(tmp_path: Path) -> Callable[..., None]:
     return told
 
 
-def word_count(changelog: dict[str, str] | None = None) -> HeartbeatTopology:
+def word_count(changelog: dict[str, str] | None = None, name: str = "changelog") -> HeartbeatTopology:
     compacted = {"cleanup.policy": "compact"} if changelog is None else changelog
     options = [KeyValue(key=key, value=value) for key, value in compacted.items()]
     return HeartbeatTopology(
@@ -93,7 +93,7 @@ def word_count(changelog: dict[str, str] | None = None) -> HeartbeatTopology:
             HeartbeatSubtopology(
                 subtopology_id="1",
                 repartition_source_topics=[TopicInfo(name="repartitioned")],
-                state_changelog_topics=[TopicInfo(name="changelog", topic_configs=options)],
+                state_changelog_topics=[TopicInfo(name=name, topic_configs=options)],
                 copartition_groups=[CopartitionGroup(repartition_source_topics=[0])],
             ),
         ]
@@ -178,6 +178,18 @@ def test_a_topic_that_cannot_be_created_is_named_to_the_members(tell: Callable[.
         assert "changelog" in status.status_detail
         assert "no.such.option" in status.status_detail
         assert (await described(one)).group_state == "NotReady"
+
+    tell(story)
+
+
+def test_a_topic_of_the_broker_is_not_created_for_an_application(tell: Callable[..., None]) -> None:
+    """C4: nor with options that an application would like."""
+
+    async def story(one: Speaker) -> None:
+        await one.broker.topics.create("lines", 2, {})
+        answer = await beat(one, joining(topology=word_count(name="__transaction_state")))
+        assert "__transaction_state" in (answer.status or [])[0].status_detail
+        assert one.broker.topics.find("__transaction_state") is None
 
     tell(story)
 

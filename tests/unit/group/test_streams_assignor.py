@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.group.streams_assignor import Thread, assign
@@ -39,6 +39,7 @@ def moved(before: dict[str, Tasks], after: dict[str, Tasks]) -> int:
     return sum(owner.get(place, one) != one for one, places in active(after).items() for place in places)
 
 
+@settings(deadline=None)
 @given(threads, shapes, st.integers(0, 3))
 def test_every_task_is_active_once_and_shares_are_equal(
     processes: dict[str, str], parts: dict[str, Shape], replicas: int
@@ -56,6 +57,7 @@ def test_every_task_is_active_once_and_shares_are_equal(
     assert copies == {place: most for place in places if parts[place[0]].stateful and most}
 
 
+@settings(deadline=None)
 @given(threads, shapes, st.integers(0, 2))
 def test_nothing_moves_while_nothing_changes(
     processes: dict[str, str], parts: dict[str, Shape], replicas: int
@@ -66,6 +68,7 @@ def test_nothing_moves_while_nothing_changes(
     assert again == plan
 
 
+@settings(deadline=None)
 @given(threads, shapes, st.integers(0, 2), st.data())
 def test_when_a_member_goes_only_its_tasks_move(
     processes: dict[str, str], parts: dict[str, Shape], replicas: int, drawn: st.DataObject
@@ -80,6 +83,7 @@ def test_when_a_member_goes_only_its_tasks_move(
     assert moved({one: plan[one] for one in left}, after) == 0
 
 
+@settings(deadline=None)
 @given(threads, shapes, st.sampled_from(["p0", "p9"]))
 def test_a_newcomer_gets_its_share_and_no_more_moves(
     processes: dict[str, str], parts: dict[str, Shape], process_id: str

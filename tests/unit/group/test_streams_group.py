@@ -295,6 +295,15 @@ def test_a_group_is_the_same_after_a_restart() -> None:
     assert all(after.owner("lines", number) is not None for number in range(4))
 
 
+def test_an_application_without_tasks_is_a_group_too() -> None:
+    """C4: one that has only global tables; it is there after a restart."""
+    group, catalog = new_group(), FakeCatalog()
+    ann = group.heartbeat(joining("ann", Topology(0, ())), catalog, 0)
+    assert (ann.tasks, ann.statuses, group.state) == (NO_TASKS, (), StreamsGroupState.STABLE)
+    after = reloaded(group)
+    assert after.heartbeat(beat("ann", ann.member_epoch, NO_TASKS), catalog, 0).statuses == ()
+
+
 def test_a_group_that_has_ended_is_not_loaded() -> None:
     """C4: nor its members."""
     group, catalog = new_group(), FakeCatalog(lines=4)
