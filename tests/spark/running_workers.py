@@ -7,6 +7,8 @@ import psutil
 TASK_WORKER = "pyspark.worker"
 """What the program of a worker for tasks is called with; those that plan on the driver have other names."""
 
+PLANNING_DAEMON = "pyspark.daemon"
+
 
 def task_workers() -> dict[int, psutil.Process]:
     """Every process that runs tasks, or waits for one; not the daemon they are forked from."""
@@ -16,6 +18,18 @@ def task_workers() -> dict[int, psutil.Process]:
             if TASK_WORKER in process.cmdline() and TASK_WORKER in process.parent().cmdline():
                 found[process.pid] = process
         except (psutil.NoSuchProcess, psutil.ZombieProcess, AttributeError):
+            continue
+    return found
+
+
+def planners() -> list[dict[str, str]]:
+    """The environments of the processes of Spark's own daemon, which plan and commit on the driver."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if PLANNING_DAEMON in process.cmdline():
+                found.append(process.environ())
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
     return found
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
+from tests.spark.running_workers import planners
 
 from braidmq.client import Producer
 from braidmq.spark import java
@@ -63,11 +63,9 @@ def test_processes_that_plan_know_that_the_session_is_ours(
     """S1: they are forked from Spark's own daemon, and only in a session of ours they are made quicker."""
     rows = spark.read.format("braid").option("bootstrap.servers", bootstrap).option("subscribe", new_topic())
     assert rows.load().count() == 0
-    planning = [
-        each for each in psutil.Process().children(recursive=True) if "pyspark.daemon" in each.cmdline()
-    ]
+    planning = planners()
     assert planning
-    assert all(each.environ().get(SESSION) == "1" for each in planning)
+    assert {each.get(SESSION) for each in planning} == {"1"}
     assert SESSION not in os.environ
 
 
