@@ -280,9 +280,11 @@ class Coordinator:
     async def forget_topic(self, topic: str) -> None:
         """Drops the offsets of a topic that was deleted.
 
-        The tombstones of all groups are appended in one go: offsets that somebody commits for a recreated
-        topic of this name come after them.
+        Commits that were begun while it was there come first, or they would show up afterwards. Then the
+        tombstones of all groups are appended in one go: offsets that somebody commits for a recreated topic
+        of this name come after them.
         """
+        await self._topic.settled()
         of_group = {
             group.group_id: places
             for group in self.groups

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topics import Topics
@@ -142,6 +143,14 @@ class InternalTopic:
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back when everything below `offset` is on disk, or never will be."""
         self.partition.when_durable(offset, callback)
+
+    async def settled(self) -> None:
+        """Returns when those who have handed in something before have their answer, whatever it is."""
+        if self._together is not None:
+            await asyncio.wait([self._together.written])
+        if self._partition is not None:
+            with suppress(ApiError):
+                await self.durable(self._partition.log.end_offset)
 
     async def durable(self, offset: int) -> None:
         """Returns when everything below `offset` is on disk; ApiError when it never will be."""

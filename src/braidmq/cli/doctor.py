@@ -107,8 +107,11 @@ def _partitions(directory: Path) -> list[Path]:
 
     One that has lost all its segments still has its checkpoint.
     """
-    found = {path.parent for name in ("*.log", "checkpoint") for path in (directory / "topics").rglob(name)}
-    return sorted(path for path in found if not any(part.endswith(".deleted") for part in path.parts))
+    root = directory / "topics"
+    found = {path.parent for name in ("*.log", "checkpoint") for path in root.rglob(name)}
+    return sorted(
+        path for path in found if not any(part.endswith(".deleted") for part in path.relative_to(root).parts)
+    )
 
 
 def _examine_partition(directory: Path, path: Path, repair: bool) -> Report:

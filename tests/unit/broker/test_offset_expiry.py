@@ -10,6 +10,7 @@ from braidmq.broker.coordinator import Committer
 from braidmq.group.offsets import Committed
 from unit.broker.gated import WAIT_S, GatedDisk
 from unit.embedded import TurnedClock, embedded, started
+from unit.held_disk import HeldDisk
 
 MONTH_MS = 31 * 86_400_000
 NOBODY = Committer("", None, -1, 9)
@@ -95,5 +96,31 @@ def test_offsets_of_a_recreated_topic_outlive_the_deletion_of_the_old_one(tmp_pa
         await broker.topics.create("t", 1, {})
         await broker.stop()
         assert await after_restart(tmp_path, clock, "first", "second") == [None, 22]
+
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
+
+
+def test_a_commit_that_is_being_written_when_its_topic_is_deleted_goes_with_it(tmp_path: Path) -> None:
+    """C6: a recreated topic does not begin at an offset of the old one, though nobody has seen that yet."""
+
+    async def run() -> None:
+        clock, disk = TurnedClock(), HeldDisk()
+        broker = await started(tmp_path, disk, clock)
+        await broker.topics.create("t", 1, {})
+        await commit(broker, "first", 1, topic="other")
+        disk.hold("__consumer_offsets")
+        written = asyncio.ensure_future(commit(broker, "first", 11))
+        await asyncio.sleep(0.01)
+        handed_in = asyncio.ensure_future(commit(broker, "second", 22))
+        deleting = asyncio.ensure_future(broker.delete_topic("t"))
+        while broker.topics.find("t") is not None:
+            await asyncio.sleep(0.01)
+        disk.let_go()
+        await asyncio.gather(deleting, written, handed_in)
+        await broker.topics.create("t", 1, {})
+        assert [offset_of(broker, "first"), offset_of(broker, "second")] == [None, None]
+        assert offset_of(broker, "first", "other") == 1
+        await broker.stop()
+        assert await after_restart(tmp_path, clock, "first", "second") == [None, None]
 
     asyncio.run(asyncio.wait_for(run(), WAIT_S))
