@@ -142,7 +142,8 @@ def flat(role: Role, listed: Iterable[wire.TaskIds | OwnedTasks]) -> Iterator[Ta
 
 def subtopology_message(part: Subtopology) -> wire.HeartbeatSubtopology:
     """A subtopology as messages and records have it."""
-    repartition = [topic.name for topic in part.repartition_sources]
+    sources = _places(part.sources)
+    repartition = _places(topic.name for topic in part.repartition_sources)
     return wire.HeartbeatSubtopology(
         subtopology_id=part.subtopology_id,
         source_topics=list(part.sources),
@@ -151,12 +152,20 @@ def subtopology_message(part: Subtopology) -> wire.HeartbeatSubtopology:
         repartition_source_topics=[topic_message(topic) for topic in part.repartition_sources],
         copartition_groups=[
             wire.CopartitionGroup(
-                source_topics=[place for place, name in enumerate(part.sources) if name in names],
-                repartition_source_topics=[place for place, name in enumerate(repartition) if name in names],
+                source_topics=sorted(sources[name] for name in names if name in sources),
+                repartition_source_topics=sorted(repartition[name] for name in names if name in repartition),
             )
             for names in part.copartitioned
         ],
     )
+
+
+def _places(names: Iterable[str]) -> dict[str, int]:
+    """Where each name stands, the first time."""
+    found: dict[str, int] = {}
+    for place, name in enumerate(names):
+        found.setdefault(name, place)
+    return found
 
 
 def subtopology(message: wire.HeartbeatSubtopology) -> Subtopology:

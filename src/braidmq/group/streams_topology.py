@@ -12,6 +12,7 @@ that have to be created first.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from hashlib import blake2b
@@ -204,20 +205,33 @@ def _repartition_counts(topology: Topology, count_of: Callable[[str], int]) -> d
         for topic in part.repartition_sources
         if topic.partitions
     }
-    waiting = list(topology.subtopologies)
-    while waiting:
-        left = []
-        for part in waiting:
-            known = [count_of(name) for name in part.sources]
-            known += [counts[topic.name] for topic in part.repartition_sources if topic.name in counts]
-            undecided = [name for name in part.repartition_sinks if name not in counts]
-            if known:
-                counts.update((name, max(known)) for name in undecided)
-            elif undecided:
-                left.append(part)
-        if len(left) == len(waiting):
+    # Round after round over those that know the partitions of something they read. Each is looked at once:
+    # in the round in which it learns the first such number, or in the next if its place in this one is past.
+    readers: dict[str, list[int]] = {}
+    rounds: list[tuple[int, int]] = []
+    for place, part in enumerate(topology.subtopologies):
+        if part.sources or any(topic.name in counts for topic in part.repartition_sources):
+            rounds.append((0, place))
+        else:
+            for topic in part.repartition_sources:
+                readers.setdefault(topic.name, []).append(place)
+    entered = {place for _, place in rounds}
+    while rounds:
+        number, place = heapq.heappop(rounds)
+        part = topology.subtopologies[place]
+        known = [count_of(name) for name in part.sources]
+        known += [counts[topic.name] for topic in part.repartition_sources if topic.name in counts]
+        for name in part.repartition_sinks:
+            if name in counts:
+                continue
+            counts[name] = max(known)
+            for reader in readers.get(name, ()):
+                if reader not in entered:
+                    entered.add(reader)
+                    heapq.heappush(rounds, (number + (reader <= place), reader))
+    for part in topology.subtopologies:
+        if any(name not in counts for name in part.repartition_sinks):
             raise _invalid("repartition topics depend on each other in a circle")
-        waiting = left
     for part in topology.subtopologies:
         for topic in part.repartition_sources:
             if topic.name not in counts:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from braidmq.group.catalog import Topic
+from braidmq.group.streams_records import subtopology, subtopology_message
 from braidmq.group.streams_topology import (
     TASKS_MAX,
     ApplicationTopic,
@@ -145,3 +148,48 @@ def test_the_digest_follows_the_topics_of_the_application_only() -> None:
     assert digest(word_count(), topics(lines=3)) != before
     assert digest(word_count(), topics(lines=2, app_counts_changelog=2)) != before
     assert digest(word_count(), {"lines": Topic(topic_id("again"), 2)}) != before
+
+
+class Looked(tuple[ApplicationTopic, ...]):
+    """Topics of a subtopology; counts how often somebody goes through those of any."""
+
+    __slots__ = ()
+    times = 0
+
+    def __iter__(self) -> Iterator[ApplicationTopic]:
+        Looked.times += 1
+        return super().__iter__()
+
+
+def test_a_long_chain_of_repartition_topics_is_checked_in_one_pass() -> None:
+    """H1: each subtopology reads what the next one writes, the worst order; none is looked at again."""
+    length = 300
+    chain = [
+        Subtopology(
+            f"{number:06d}",
+            repartition_sources=Looked((ApplicationTopic(f"r{number + 1}"),)),
+            repartition_sinks=(f"r{number}",),
+        )
+        for number in range(length)
+    ]
+    chain.append(Subtopology("999999", sources=("lines",), repartition_sinks=(f"r{length}",)))
+    Looked.times = 0
+    check_topology(made_of(*chain))
+    assert Looked.times <= 10 * length
+    found = configure(made_of(*chain), topics(lines=7))
+    assert {topic.partitions for topic in found.missing} == {7}
+
+
+def test_joined_topics_are_written_down_by_where_they_stand() -> None:
+    """C4: what a record or message says of them is read back as it was, whatever else is named."""
+    part = Subtopology(
+        "0",
+        sources=("a", "b", "c"),
+        repartition_sources=(ApplicationTopic("r"), ApplicationTopic("s")),
+        repartition_sinks=("r", "s"),
+        copartitioned=(frozenset({"c", "a", "s"}), frozenset({"b"}), frozenset()),
+    )
+    message = subtopology_message(part)
+    assert [one.source_topics for one in message.copartition_groups] == [[0, 2], [1], []]
+    assert [one.repartition_source_topics for one in message.copartition_groups] == [[1], [], []]
+    assert subtopology(message) == part
