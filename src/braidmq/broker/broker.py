@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,12 @@ from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
+from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.platform.clock import Clock, SystemClock
 from braidmq.platform.disk import Disk, RealDisk
-from braidmq.platform.lock import DirectoryLock
+from braidmq.platform.lock import DirectoryLock, Lock
 from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -59,7 +60,13 @@ class Broker:
     """A single-node broker over one data directory."""
 
     def __init__(
-        self, config: Config, data: Path, disk: Disk | None = None, clock: Clock | None = None
+        self,
+        config: Config,
+        data: Path,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        threads: Callable[[asyncio.AbstractEventLoop, int], DiskThreads] = DiskThreads,
+        lock: Callable[[Path], Lock] = DirectoryLock,
     ) -> None:
         self.config = config
         self.data = data
@@ -67,8 +74,8 @@ class Broker:
         self.clock: Clock = clock or SystemClock()
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
-        self._lock = DirectoryLock(data)
-        self.threads = DiskThreads(loop, config.log_sync_threads)
+        self._lock = lock(data)
+        self.threads = threads(loop, config.log_sync_threads)
         self._commit = GroupCommit(loop, self.threads)
         self._files = FileCache(config.log_files_open_max)
         self._producer_limits = ProducerLimits(
@@ -196,6 +203,9 @@ class Broker:
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
         if found is None:
+            # Before anything is kept: a directory whose name a power loss takes back takes all with it.
+            self.disk.makedirs(self.data / "topics")
+            sync_ancestors(self.disk, self.data / "topics")
             found = new_uuid().hex()
             self.store.commit({CLUSTER_KEY: found})
         return str(found)
