@@ -47,8 +47,9 @@ def obtain(given: Path | None) -> Path:
         return _checked(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "braid-bench"
     libs = cache / "kafka"
-    if libs.is_dir():
+    if any(libs.glob("kafka-streams-*.jar")):
         return _checked(libs)
+    shutil.rmtree(libs, ignore_errors=True)  # of an earlier version that did not ask for Kafka Streams
     maven = shutil.which("mvn")
     if maven is None:
         raise KafkaUnavailableError("Maven (mvn) is not installed")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from .channel import Channel
+from .channel import Address, Channel
 from .load_produce import BATCH_BYTES, partition_frames, saturate
 from .metric import BYTES_RATE, CPU_PER_GB, MESSAGE_RATE, Figures
 from .server import Durability, Server
@@ -41,7 +42,7 @@ def _consume(server: Server, value_bytes: int, partitions: int, total_bytes: int
         cpu_before = server.cpu_seconds()
         started = time.perf_counter()
         # The topic's first record in each partition is the probe that found it writable.
-        messages = drain(server, topic, partitions, requests * count + partitions)
+        messages = drain(server.address, topic, partitions, requests * count + partitions)
         seconds = time.perf_counter() - started
         cpu = server.cpu_seconds() - cpu_before
         return {
@@ -51,17 +52,19 @@ def _consume(server: Server, value_bytes: int, partitions: int, total_bytes: int
         }
 
 
-def drain(server: Server, topic: str, partitions: int, messages: int) -> int:
-    """Reads from the beginning until this many messages have come."""
+def drain(
+    address: Address, topic: str, partitions: int, messages: int, over: Callable[[], bool] | None = None
+) -> int:
+    """Reads from the beginning until this many messages have come, or until it is `over`; how many came."""
     offsets = dict.fromkeys(range(partitions), 0)
     buffer = memoryview(bytearray(ANSWER_BYTES_MAX))
-    channel = Channel(server.address)
-    while (taken := sum(offsets.values())) < messages:
+    channel = Channel(address)
+    while (taken := sum(offsets.values())) < messages and not (over is not None and over()):
         channel.socket.sendall(fetch_frame(topic, [Position(*item) for item in offsets.items()]))
         answer = _read_answer(channel, buffer)
         for part in fetched(answer):
             if part.code:
-                raise RuntimeError(f"{server.name} refused a fetch with error code {part.code}")
+                raise RuntimeError(f"a fetch was refused with error code {part.code}")
             for first, following in batches(answer, part.start, part.end):
                 if first > offsets[part.partition]:
                     raise RuntimeError(

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import partial
 
 from .load_backlog import backlog
+from .load_cold import cold_partitions, cold_reads
 from .load_commits import commits, many_groups
 from .load_connections import idle_connections
 from .load_consume import consume_cold, consume_hot
@@ -67,6 +68,7 @@ class Size:
     transactions_seconds: float
     members: int
     members_seconds: float
+    first_fetch_seconds: float
 
 
 FULL = Size(
@@ -87,6 +89,7 @@ FULL = Size(
     transactions_seconds=3,
     members=10_000,
     members_seconds=10,
+    first_fetch_seconds=20,
 )
 QUICK = Size(
     rounds=1,
@@ -106,6 +109,7 @@ QUICK = Size(
     transactions_seconds=1.5,
     members=1_000,
     members_seconds=6,
+    first_fetch_seconds=8,
 )
 
 VALUE_BYTES = {"100 B": 100, "1 KB": 1_000, "10 KB": 10_000}
@@ -123,6 +127,7 @@ def loads(size: Size) -> list[Load]:
         *_backlog(size),
         *_latency(size),
         *_consume(size),
+        *_beside(size),
         *_stock(size),
         *_groups(size),
         *_share(size),
@@ -209,6 +214,18 @@ def _consume(size: Size) -> list[Load]:
         )
         for kind, run in (("hot", consume_hot), ("cold", consume_cold))
         for partitions_name, partitions in PARTITIONS.items()
+    ]
+
+
+def _beside(size: Size) -> list[Load]:
+    return [
+        Load(
+            "end to end at 1,000 msg/s, cached, beside cold reads of 16 partitions",
+            "beside",
+            Stage.WARM,
+            size.consume_bytes / 150e6 + 2 * size.latency_seconds + 4,
+            partial(cold_reads, total_bytes=size.consume_bytes, seconds=size.latency_seconds),
+        )
     ]
 
 
@@ -302,6 +319,14 @@ def _wide(size: Size) -> list[Load]:
             Stage.STOPPED,
             size.partitions / 100,
             partial(many_partitions, partitions=size.partitions, volume=size.volume),
+            rounds_max=1,
+        ),
+        Load(
+            f"end to end at 1,000 msg/s, cached, beside a first fetch of {size.partitions:,} partitions",
+            "wide",
+            Stage.STOPPED,
+            30 + size.partitions / 200 + size.first_fetch_seconds,
+            partial(cold_partitions, partitions=size.partitions, seconds=size.first_fetch_seconds),
             rounds_max=1,
         ),
         Load(

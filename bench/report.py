@@ -44,6 +44,10 @@ METHOD = """## How it was measured
 - Start: from the start of the process until a record sent to an existing topic is acknowledged.
   Creation of the many partitions: until each of them has taken a record. There Kafka has
   `segment.index.bytes=65536`; with its default and a large read-ahead of the disk it falls to 1 MB/s.
+- Beside cold reads: the same end-to-end latency while a second client, a process of its own, reads 16
+  partitions that are dropped from the page cache again and again; p99 without it is taken just before.
+  Beside a first fetch: after a restart a second client asks for every partition, each with one record, in one
+  Fetch. Stop: from SIGTERM until the process has ended, with all of those partitions open.
 - Backlog: 100 B messages, synced and dropped from the page cache before the producers are measured again.
 - Groups: members are thin clients on one thread (`bench/crowd.py`, `bench/members.py`), the same for both. A
   rebalance is timed from the 11th consumer's first request until all 44 partitions are read again and it has

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -112,11 +112,25 @@ def fetch_frame(
     isolation: int = 0,
 ) -> bytes:
     """A whole sessionless Fetch request; the limits are librdkafka's defaults."""
+    return fetch_topics_frame({topic: positions}, max_wait_ms, max_bytes, partition_max_bytes, isolation)
+
+
+def fetch_topics_frame(
+    topics: Mapping[str, Sequence[Position]],
+    max_wait_ms: int = 500,
+    max_bytes: int = 52_428_800,
+    partition_max_bytes: int = 1_048_576,
+    isolation: int = 0,
+) -> bytes:
+    """The same for partitions of several topics."""
     body = bytearray(struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes, isolation, 0, -1))
-    body += uvarint(2) + compact(topic.encode()) + uvarint(len(positions) + 1)
-    for partition, offset in positions:
-        body += struct.pack(">iiqiqi", partition, -1, offset, -1, -1, partition_max_bytes) + b"\0"
-    body += b"\0" + uvarint(1) + compact(b"") + b"\0"
+    body += uvarint(len(topics) + 1)
+    for topic, positions in topics.items():
+        body += compact(topic.encode()) + uvarint(len(positions) + 1)
+        for partition, offset in positions:
+            body += struct.pack(">iiqiqi", partition, -1, offset, -1, -1, partition_max_bytes) + b"\0"
+        body += b"\0"
+    body += uvarint(1) + compact(b"") + b"\0"
     return frame(FETCH, FETCH_VERSION, bytes(body))
 
 

@@ -166,9 +166,19 @@ SERVER: tuple[Option, ...] = (
         "net.frame.bytes.max",
         Kind.INT,
         104_857_600,
-        "Largest request accepted; a longer one closes the connection.",
+        "Largest Produce request accepted; a longer one closes the connection.",
         "bytes",
         low=1024,
+        high=2**31 - 1,
+    ),
+    Option(
+        "net.request.bytes.max",
+        Kind.INT,
+        16_777_216,
+        "Largest request accepted that is not Produce: what it lists takes many times its size in memory."
+        " A longer one closes the connection.",
+        "bytes",
+        low=65_536,
         high=2**31 - 1,
     ),
     Option(
@@ -198,6 +208,16 @@ SERVER: tuple[Option, ...] = (
         high=2**31 - 1,
     ),
     Option(
+        "produce.waiting.bytes.max",
+        Kind.LONG,
+        134_217_728,
+        "Batches held in memory until their coordinator lets them in, their partition is open, or those"
+        " before them are recompressed; past it, more are refused with a code that producers retry.",
+        "bytes",
+        low=1_048_576,
+        high=2**40,
+    ),
+    Option(
         "net.idle.ms",
         Kind.LONG,
         600_000,
@@ -223,6 +243,16 @@ SERVER: tuple[Option, ...] = (
         "ms",
         low=0,
         high=600_000,
+    ),
+    Option(
+        "loop.stall.limit.ms",
+        Kind.INT,
+        200,
+        "A turn of the event loop that takes longer is counted and logged with its stack. Lower it to look"
+        " for what makes everybody wait; raise it on a machine that is slow for reasons of its own.",
+        "ms",
+        low=10,
+        high=60_000,
     ),
     Option(
         "fetch.wait.max.ms",
@@ -251,6 +281,15 @@ SERVER: tuple[Option, ...] = (
         high=1_000_000,
     ),
     Option(
+        "fetch.sessions.partitions.max",
+        Kind.INT,
+        500_000,
+        "Partitions remembered in all incremental fetch sessions together, and as many in all share sessions:"
+        " what bounds their memory (some 400 bytes each).",
+        low=1_000,
+        high=100_000_000,
+    ),
+    Option(
         "log.files.open.max",
         Kind.INT,
         1_024,
@@ -260,6 +299,15 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "log.sync.threads", Kind.INT, 4, "Threads that wait for the disk in group commits.", low=1, high=64
+    ),
+    Option(
+        "log.read.threads",
+        Kind.INT,
+        4,
+        "Threads that read what is not in memory: logs opened on first use, old bytes to be checked or sent."
+        " More help a disk that serves many reads at once.",
+        low=1,
+        high=64,
     ),
     Option(
         "log.checkpoint.interval.ms",
@@ -516,6 +564,52 @@ SERVER: tuple[Option, ...] = (
         " aborted.",
         choices=("read_uncommitted", "read_committed"),
     ),
+    Option(
+        "group.streams.session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "A member of a streams group that is silent for this long is out of it.",
+        "ms",
+        low=1000,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.streams.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
+        "How often members of streams groups report at least; as long as there are few of them they report"
+        " every second.",
+        "ms",
+        low=100,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.streams.num.standby.replicas",
+        Kind.INT,
+        0,
+        "Copies of the state of each task that other processes of an application keep, so that one of them"
+        " can take over at once.",
+        low=0,
+        high=10,
+    ),
+    Option(
+        "group.streams.initial.rebalance.delay.ms",
+        Kind.INT,
+        3_000,
+        "How long an empty streams group waits for more members before it hands out tasks: tasks that move"
+        " later restore their state.",
+        "ms",
+        low=0,
+        high=MS_PER_DAY,
+    ),
+    Option(
+        "group.streams.max.size",
+        Kind.INT,
+        10_000,
+        "Members a streams group has at most; each thread of an application is one.",
+        low=1,
+        high=100_000,
+    ),
 )
 
 TOPIC: tuple[Option, ...] = (
@@ -706,14 +800,76 @@ GROUP: tuple[Option, ...] = tuple(
     for option in SERVER
     if option.name
     in (
+        "group.consumer.session.timeout.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.share.session.timeout.ms",
+        "group.share.heartbeat.interval.ms",
         "group.share.record.lock.duration.ms",
         "group.share.delivery.count.limit",
         "group.share.auto.offset.reset",
         "group.share.isolation.level",
         "group.share.partition.max.record.locks",
+        "group.streams.session.timeout.ms",
+        "group.streams.heartbeat.interval.ms",
+        "group.streams.num.standby.replicas",
+        "group.streams.initial.rebalance.delay.ms",
     )
 )
 """What an admin client may set for a single group; the default is the broker's option, `group.` before it."""
+
+DYNAMIC: frozenset[str] = frozenset(
+    (
+        *(option.name for option in TOPIC),
+        "auto.create.topics.enable",
+        "num.partitions",
+        "partitions.max",
+        "net.connections.per.ip.max",
+        "net.idle.ms",
+        "net.frame.timeout.ms",
+        "net.drain.ms",
+        "fetch.wait.max.ms",
+        "fetch.bytes.max",
+        "log.cleanup.hour",
+        "disk.clean.percent",
+        "disk.force.percent",
+        "disk.full.percent",
+        "group.min.session.timeout.ms",
+        "group.max.session.timeout.ms",
+        "group.initial.rebalance.delay.ms",
+        "group.consumer.migration.policy",
+        "transaction.max.timeout.ms",
+        "transactional.id.expiration.ms",
+        "transactional.ids.max",
+        "group.share.max.size",
+        *(f"group.{option.name}" for option in GROUP),
+    )
+)
+"""What an admin client may change of a broker that runs: nothing that names a file, an address or a command,
+and nothing that sizes a structure which is made at the start."""
+
+BROKER_NAMES: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+}
+"""What Kafka calls the broker's default of a topic option, where that is another name: admin clients read and
+change a broker's options by these."""
+
+_HEARTBEAT, _SESSION = ".heartbeat.interval.ms", ".session.timeout.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -757,9 +913,12 @@ class TopicConfig:
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Config:
-    """A broker's options, typed, and the topic defaults that go with them."""
+    """A broker's options, typed, and the topic defaults that go with them.
+
+    There is one for a broker. Those in `DYNAMIC` change in it while the broker runs, so nobody keeps copies.
+    """
 
     node_id: int
     auto_create_topics_enable: bool
@@ -768,17 +927,22 @@ class Config:
     net_connections_max: int
     net_connections_per_ip_max: int
     net_frame_bytes_max: int
+    net_request_bytes_max: int
     net_inflight_bytes_max: int
     net_connection_requests_max: int
     net_connection_send_bytes_max: int
+    produce_waiting_bytes_max: int
     net_idle_ms: int
     net_frame_timeout_ms: int
     net_drain_ms: int
+    loop_stall_limit_ms: int
     fetch_wait_max_ms: int
     fetch_bytes_max: int
     fetch_sessions_max: int
+    fetch_sessions_partitions_max: int
     log_files_open_max: int
     log_sync_threads: int
+    log_read_threads: int
     log_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     log_compaction_check_interval_ms: int
@@ -808,8 +972,21 @@ class Config:
     group_share_delivery_count_limit: int
     group_share_auto_offset_reset: str
     group_share_isolation_level: str
+    group_streams_session_timeout_ms: int
+    group_streams_heartbeat_interval_ms: int
+    group_streams_num_standby_replicas: int
+    group_streams_initial_rebalance_delay_ms: int
+    group_streams_max_size: int
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
+
+    def change(self, given: Mapping[str, str]) -> None:
+        """Takes over what `given` says of options in `DYNAMIC`."""
+        changed = configure(given)
+        for name in DYNAMIC & SERVER_BY_NAME.keys():
+            attribute = SERVER_BY_NAME[name].attribute
+            setattr(self, attribute, getattr(changed, attribute))
+        self.given = changed.given
 
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
         """The effective options of a topic with these overrides."""
@@ -841,6 +1018,14 @@ def check_topic_overrides(overrides: Mapping[str, str]) -> None:
     least_ms = values.get("min.compaction.lag.ms", 0)
     if least_ms > values.get("max.compaction.lag.ms", INT64_MAX):
         raise ConfigError(f"min.compaction.lag.ms={least_ms} is more than max.compaction.lag.ms allows")
+
+
+def check_sessions(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError if members would be told to report less often than their session allows."""
+    for name, interval_ms in values.items():
+        session = name.removesuffix(_HEARTBEAT) + _SESSION
+        if name.endswith(_HEARTBEAT) and interval_ms >= values[session]:
+            raise ConfigError(f"{name}={interval_ms} is not less than {session}={values[session]}")
 
 
 def find(name: str, options: Iterable[Option]) -> Option:

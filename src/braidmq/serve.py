@@ -16,15 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from braidmq.broker.broker import Broker
-from braidmq.config import Config
+from braidmq.config import Config, ConfigError
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.net.reactor import Reactor
+from braidmq.platform.watchdog import Watchdog
 
 # A thread that comes back from the disk asks for the interpreter; 5 ms, the default, would be its wait
 # under load.
 SWITCH_INTERVAL_S = 0.0005
 FILES_KEPT_BACK = 64
+FILES_SHARED_MIN = 64
 COLLECTOR_THRESHOLDS = (20_000, 50, 100)
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 
@@ -38,13 +40,37 @@ def run(
 ) -> None:
     """Serves until told to stop. `ready` gets the line that says clients are accepted."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    files_max = _raise_file_limit()
-    connections_max = max(
-        1, min(config.net_connections_max, files_max - config.log_files_open_max - FILES_KEPT_BACK)
-    )
-    config = dataclasses.replace(config, net_connections_max=connections_max)
+    config = share_files(config, _raise_file_limit())
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(config, data, listen, advertise, ready))
+
+
+def share_files(config: Config, files_max: int) -> Config:
+    """The options with connections and open segments within what the process may open.
+
+    Where both do not fit, neither gets less than half of it unless it wants less. ConfigError if that would
+    be too little to serve anybody.
+    """
+    available = files_max - FILES_KEPT_BACK
+    if available < FILES_SHARED_MIN:
+        raise ConfigError(
+            f"this process may open {files_max} files and needs {FILES_KEPT_BACK + FILES_SHARED_MIN} at the"
+            " least; raise the hard limit (ulimit -Hn, or LimitNOFILE of the service)"
+        )
+    segments = min(config.log_files_open_max, max(available // 2, available - config.net_connections_max))
+    connections = min(config.net_connections_max, available - segments)
+    shared = dataclasses.replace(config, log_files_open_max=segments, net_connections_max=connections)
+    if shared != config:
+        log.warning(
+            "this process may open %d files (hard limit): net.connections.max is %d instead of %d,"
+            " log.files.open.max %d instead of %d",
+            files_max,
+            connections,
+            config.net_connections_max,
+            segments,
+            config.log_files_open_max,
+        )
+    return shared
 
 
 async def _serve(
@@ -56,11 +82,13 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(config, data)
     await broker.start()
-    reactor = Reactor(config, loop)
+    reactor = Reactor(config, loop, broker.readers.submit)
+    watchdog = Watchdog(config.loop_stall_limit_ms)
+    watchdog.start()
     try:
         face = KafkaFace(broker)
         host, port = reactor.listen(*listen, lambda connection: KafkaSession(face, connection))
-        face.advertise(*(advertise or (_reachable(host), port)))
+        face.advertise(*(advertise or (_reachable(host), port)), listening=(host, port))
         _calm_the_collector()
         ready(f"ready {host}:{port} node={config.node_id} data={data}")
         await stopping.wait()
@@ -70,6 +98,7 @@ async def _serve(
         await reactor.drain()
     finally:
         await broker.stop()
+        watchdog.stop()
 
 
 def _calm_the_collector() -> None:

@@ -29,6 +29,11 @@ GROUPS = {
 KAFKA_BESIDES = {
     "group.consumer.min.session.timeout.ms": SESSION_MS,
     "group.consumer.min.heartbeat.interval.ms": HEARTBEAT_MS,
+    "group.streams.min.session.timeout.ms": 6_000,
+    "group.streams.session.timeout.ms": 6_000,
+    "group.streams.min.heartbeat.interval.ms": HEARTBEAT_MS,
+    "group.streams.heartbeat.interval.ms": 1_000,
+    "group.streams.initial.rebalance.delay.ms": 500,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 250,
 }
 

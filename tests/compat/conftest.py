@@ -20,12 +20,15 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from tests.compat.group_members import HEARTBEAT_MS, SESSION_MS
 
+STREAMS_SESSION_MS = 6_000
 FOREIGN_SERVER = "BRAID_COMPAT_BOOTSTRAP"
 SHORT_SESSIONS = {
     "group_min_session_timeout_ms": 1_000,
     "group_initial_rebalance_delay_ms": 300,
     "group_consumer_session_timeout_ms": SESSION_MS,
     "group_consumer_heartbeat_interval_ms": HEARTBEAT_MS,
+    "group_streams_session_timeout_ms": STREAMS_SESSION_MS,
+    "group_streams_initial_rebalance_delay_ms": 500,
 }
 """So that tests need not wait long for what a dead member leaves."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from kafka import TopicPartition
 from kafka.admin import AbortTransactionSpec
 from kafka.errors import KafkaError
 from tests.compat import kafka_python_calls
+from tests.compat.conftest import FOREIGN_SERVER
 from tests.compat.test_transactions import numbered, stable_offset, until
 from tests.compat.transaction_members import COMMITTED, producing, read
 
@@ -74,6 +76,7 @@ def test_an_unknown_transactional_id_is_told_as_such(bootstrap: str, new_name: C
     assert type(failure.value).__name__ == "TransactionalIdNotFoundError"
 
 
+@pytest.mark.skipif(FOREIGN_SERVER not in os.environ, reason="Braid takes no markers from clients")
 def test_a_transaction_is_aborted_in_one_partition_by_an_administrator(
     bootstrap: str, topic: str, new_name: Callable[[], str]
 ) -> None:
@@ -94,3 +97,26 @@ def test_a_transaction_is_aborted_in_one_partition_by_an_administrator(
         (state,) = admin.describe_producers([home])[home].active_producers
         assert state.current_transaction_start_offset == -1
         producer.abort()
+
+
+@pytest.mark.skipif(FOREIGN_SERVER in os.environ, reason="without an authorizer Kafka lets everybody")
+def test_a_marker_from_an_administrator_is_refused(
+    bootstrap: str, topic: str, new_name: Callable[[], str]
+) -> None:
+    """T2 W5: the client says why, and the transaction goes on."""
+    with (
+        producing("confluent", bootstrap, new_name()) as producer,
+        kafka_python_calls.admin(bootstrap) as admin,
+    ):
+        producer.begin()
+        producer.send(topic, 0, b"one")
+        producer.flush()
+        home = TopicPartition(topic, 0)
+        (state,) = admin.describe_producers([home])[home].active_producers
+        with pytest.raises(KafkaError) as failure:
+            admin.abort_transaction(AbortTransactionSpec(home, state.producer_id, state.producer_epoch))
+        assert "ClusterAuthorizationFailed" in type(failure.value).__name__
+        producer.commit()
+        until(
+            lambda: read("confluent", bootstrap, topic, 0, COMMITTED) == [b"one"], "the record is committed"
+        )

@@ -53,6 +53,10 @@ def _classic(topic: str) -> list[Valid]:
         )
         + i8(0),
         ("DescribeLogDirs", raw.DESCRIBE_LOG_DIRS, 1): array(name + array(i32(0))),
+        ("AlterReplicaLogDirs", raw.ALTER_REPLICA_LOG_DIRS, 1): array(
+            string("/etc") + array(name + array(i32(0)))
+        ),
+        ("ElectLeaders", raw.ELECT_LEADERS, 1): i8(0) + array(name + array(i32(0))) + i32(1000),
     }
     return [Valid(label, api, version, False, body) for (label, api, version), body in bodies.items()]
 
@@ -90,8 +94,27 @@ def _flexible(topic: str) -> list[Valid]:
         + i32(100)
         + b"\xff"
         + NO_TAGS,
+        **_of_administration(name),
     }
     return [Valid(label, api, version, True, body) for (label, api, version), body in bodies.items()]
+
+
+def _of_administration(name: bytes) -> dict[tuple[str, int, int], bytes]:
+    metadata = compact("__cluster_metadata")
+    return {
+        ("ListPartitionReassignments", raw.LIST_PARTITION_REASSIGNMENTS, 0): i32(1000)
+        + compact_array(name + compact_array(i32(0)) + NO_TAGS)
+        + NO_TAGS,
+        ("DescribeQuorum", raw.DESCRIBE_QUORUM, 2): compact_array(
+            metadata + compact_array(i32(0) + NO_TAGS) + NO_TAGS
+        )
+        + NO_TAGS,
+        ("UpdateFeatures", raw.UPDATE_FEATURES, 1): i32(1000)
+        + compact_array(compact("share.version") + i16(1) + i8(1) + NO_TAGS)
+        + i8(1)
+        + NO_TAGS,
+        ("ListConfigResources", raw.LIST_CONFIG_RESOURCES, 1): compact_array(i8(2), i8(4)) + NO_TAGS,
+    }
 
 
 def _of_groups(topic: str) -> list[Valid]:

@@ -8,7 +8,7 @@ import socket
 import pytest
 from tests.hostile import batches, calls, raw
 from tests.hostile.conftest import FRAME_BYTES_MAX, MEBIBYTE, Victim, peak_bytes
-from tests.hostile.raw import Connection, framed, i32, is_refused, request
+from tests.hostile.raw import Connection, framed, i16, i32, is_refused, request
 
 from braidmq.testing import broker
 
@@ -100,6 +100,15 @@ def test_a_request_that_never_ends_is_given_up() -> None:
     """W4: half a frame, then silence."""
     with broker(net_frame_timeout_ms=200) as server, Connection(server.bootstrap) as connection:
         connection.send(i32(1000) + b"\x00" * 10)
+        assert connection.closed()
+
+
+def test_only_a_produce_request_may_be_very_large() -> None:
+    """W4: a list of a hundred megabytes would take gigabytes in memory; the broker does not wait for it."""
+    with broker(net_request_bytes_max=65_536) as server, Connection(server.bootstrap) as connection:
+        assert calls.create_topic(connection, "t")[0] == 0
+        assert calls.produce(connection, "t", batches.simple(bytes(200_000))).code == 0
+        connection.send(i32(100_000) + i16(raw.METADATA) + i16(4))
         assert connection.closed()
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import server_story, story, txn_story
+from scenarios import server_story, story, streams_story, txn_story
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
-TELLERS = {"server": server_story.played, "txn": txn_story.played}
+TELLERS = {"server": server_story.played, "streams": streams_story.played, "txn": txn_story.played}
 """By the first word of the file's name; the rest are stories of classic groups."""
 
 

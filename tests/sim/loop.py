@@ -12,7 +12,8 @@ import random
 import selectors
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tests.sim.clock import SimClock
@@ -103,6 +104,8 @@ class SimThreads(DiskThreads):
         self._turns: dict[threading.Thread, _Turn] = {}
         self._width = 0
         super().__init__(loop, count)
+        self._next_hook = disk.on_operation
+        """Of other threads on the same disk."""
         disk.on_operation = self._on_operation
 
     @property
@@ -123,6 +126,8 @@ class SimThreads(DiskThreads):
             self._later(self._go, turn)
 
     def _go(self, turn: _Turn) -> None:
+        if turn.ended:
+            return  # it was brought to its end by `stop`
         turn.go()
         if turn.ended:
             del self._turns[turn.thread]
@@ -135,10 +140,12 @@ class SimThreads(DiskThreads):
     def _later(self, call: Callable[..., None], *arguments: object) -> None:
         self._loop.call_later(self._chance.choice(DELAYS_MS) / 1000, call, *arguments)
 
-    def _on_operation(self, _kind: str) -> None:
+    def _on_operation(self, kind: str) -> None:
         turn = self._turns.get(threading.current_thread())
         if turn is not None:
             turn.stop()
+        elif self._next_hook is not None:
+            self._next_hook(kind)
 
     def stop(self, patience_s: float | None = None) -> bool:  # noqa: ARG002
         """Ends what is under way at once."""
@@ -160,8 +167,13 @@ class SimThreads(DiskThreads):
         self._turns.clear()
 
 
-def kill(loop: SimLoop, tasks: Sequence[asyncio.Task[Any]]) -> None:
+def kill(loop: SimLoop) -> None:
     """Ends a loop in the middle of everything."""
-    for task in tasks:
+    for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
+        coroutine = task.get_coro()
+        assert coroutine is not None
+        # Closed here and now, so that nothing of it is run by the garbage collector at some other time.
+        with suppress(RuntimeError):
+            coroutine.close()
     loop.close()

@@ -23,7 +23,7 @@ from braidmq.client.groups import Groups
 from braidmq.platform.disk import RealDisk, RealFile
 from braidmq.spark.lake import Archive, Avro, Conflict, Json, Lake, LakeError, archive, compact, sweep
 from braidmq.spark.lake.schema import dated
-from braidmq.spark.pipelines.model import AvroSchema
+from braidmq.spark.pipelines.model import AvroSchema, Framing
 
 NewTopic = Callable[..., str]
 DAY_MS = 86_400_000
@@ -266,6 +266,21 @@ def test_avro_fields_become_columns_and_what_does_not_parse_stays_raw(
         (None, None),
         (None, bytearray(b"\xff" * 12)),
     ]
+
+
+def test_avro_of_another_registry_id_is_not_decoded(
+    spark: SparkSession, lake: Lake, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """S5: the lake remembers the id of the first record; bytes of another one may decode into nonsense."""
+    topic = new_topic(partitions=1)
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]})
+    decode = Avro(AvroSchema(schema, Framing.REGISTRY))
+    for number in (7, 8):
+        with Producer(bootstrap) as producer:
+            producer.send(topic, b"\0" + number.to_bytes(4, "big") + b"\x54")
+        run(spark, lake, bootstrap, topic, decode=decode)
+    rows = lake.read(spark).orderBy("offset").collect()
+    assert [row.id for row in rows] == [42, None]
 
 
 def test_small_files_are_merged_and_old_ones_swept(spark: SparkSession, lake: Lake) -> None:

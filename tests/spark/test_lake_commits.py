@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from braidmq.spark.lake import commits
 from braidmq.spark.lake.commits import (
     SNAPSHOT_EVERY,
     Commit,
@@ -16,6 +22,9 @@ from braidmq.spark.lake.commits import (
     ParquetFile,
     Table,
 )
+
+LONG_AFTER_MS = 2**50
+"""Every commit is older than this."""
 
 
 def added(number: int) -> Commit:
@@ -69,9 +78,88 @@ def test_a_file_cannot_be_removed_twice(tmp_path: Path) -> None:
 def test_a_snapshot_stands_for_the_commits_before_it(tmp_path: Path) -> None:
     """S5: a lake of many commits is opened by reading few."""
     log, table = filled(tmp_path, SNAPSHOT_EVERY + 3)
-    assert log.forget_before_last_snapshot() == SNAPSHOT_EVERY
+    assert log.forget_before_last_snapshot(LONG_AFTER_MS) == SNAPSHOT_EVERY
     assert log.table() == table
     assert len(list((tmp_path / "_braid" / "log").iterdir())) == 4
+
+
+def test_commits_are_kept_for_as_long_as_they_are_young(tmp_path: Path) -> None:
+    """S5: a snapshot sums them up at once, and who was slow or wants to know finds them for days."""
+    log, table = filled(tmp_path, SNAPSHOT_EVERY + 3)
+    folder = tmp_path / "_braid" / "log"
+    for number in range(SNAPSHOT_EVERY + 3):
+        os.utime(folder / f"{number:020d}.json", (number, number))
+    assert log.forget_before_last_snapshot(10_000) == 10
+    assert log.table() == table
+    assert min(path.name for path in folder.iterdir()) == f"{10:020d}.json"
+
+
+def test_a_number_that_a_snapshot_passed_is_refused(tmp_path: Path) -> None:
+    """S5: its file is gone, so a link to it would succeed, and readers would never see the rows."""
+    slow = CommitLog(tmp_path)
+    seen = slow.table()
+    log, table = filled(tmp_path, SNAPSHOT_EVERY + 3)
+    log.forget_before_last_snapshot(LONG_AFTER_MS)
+    with pytest.raises(Conflict, match="another writer made commit 0; nothing was changed"):
+        slow.commit(seen, added(999))
+    assert log.table() == table
+
+
+def test_a_number_that_is_forgotten_while_it_is_taken_is_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5: a writer that stood still between its look at the snapshots and its link is told so."""
+    slow, link = CommitLog(tmp_path), os.link
+    seen = slow.table()
+
+    def late(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        filled(tmp_path, SNAPSHOT_EVERY + 3)[0].forget_before_last_snapshot(LONG_AFTER_MS)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(LakeError, match="commit 0 was made by another and forgotten; nothing was changed"):
+        slow.commit(seen, added(999))
+    assert "date=2026-11-15/999.parquet" not in slow.table().files
+
+
+def test_a_commit_that_others_sum_up_at_once_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S5: a snapshot past our number is no trouble if it counts our commit."""
+    log, link = CommitLog(tmp_path), os.link
+    seen = log.table()
+
+    def slow(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", link)
+        link(source, target)
+        filled(tmp_path, SNAPSHOT_EVERY + 3)
+
+    monkeypatch.setattr(os, "link", slow)
+    assert log.commit(seen, added(999)).version == 0
+    assert "date=2026-11-15/999.parquet" in log.table().files
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_was_committed_is_in_the_table_whoever_was_slow(data: st.DataObject) -> None:
+    """S5: writers that look, commit and forget in any order; every commit that succeeds stays visible."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "SNAPSHOT_EVERY", 3)
+        logs = [CommitLog(Path(folder)) for _ in range(3)]
+        seen = [log.table() for log in logs]
+        done: set[str] = set()
+        for number in range(data.draw(st.integers(1, 25))):
+            log, act = data.draw(st.tuples(st.integers(0, 2), st.sampled_from(["look", "commit", "forget"])))
+            if act == "look":
+                seen[log] = logs[log].table()
+            elif act == "forget":
+                logs[log].forget_before_last_snapshot(LONG_AFTER_MS)
+            else:
+                try:
+                    seen[log] = logs[log].commit(seen[log], added(number))
+                except Conflict:
+                    continue
+                done.add(added(number).added[0].path)
+        assert set(logs[0].table().files) == done
 
 
 def test_a_missing_or_damaged_commit_is_told_and_not_passed_over(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.patience import WAIT_S, wait_until
 from tests.spark.conftest import QUICK_START
@@ -133,6 +134,33 @@ def test_ctrl_c_ends_a_run_in_order(braid_broker: BrokerProcess, tmp_path: Path)
     assert (status.state, status.queries[0].rows) == (State.STOPPED, 100)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["the process group", "every process"])
+def test_a_signal_to_spark_as_well_ends_a_run_in_order(
+    braid_broker: BrokerProcess, tmp_path: Path, whom: str
+) -> None:
+    """S4 O1: `timeout` and shells send SIGTERM to the group, systemd to all of them, the JVM included."""
+    pipeline = written(tmp_path, braid_broker.bootstrap)
+    send(braid_broker.bootstrap, range(100))
+    child = start(tmp_path)
+    checkpoint = Checkpoint(pipeline.checkpoint_directory)
+    try:
+        wait_until(lambda: rows_processed(checkpoint) == 100 or child.poll() is not None)
+        if whom == "every process":
+            for each in psutil.Process(child.pid).children(recursive=True):
+                each.terminate()
+        os.killpg(child.pid, signal.SIGTERM)
+        _, complaints = child.communicate(timeout=WAIT_S)
+    finally:
+        child.kill()
+        child.wait()
+    said = [each for each in complaints.splitlines() if not each.startswith(("NOTE: ", "Spark UI: "))]
+    assert (child.returncode, said) == (0, [])
+    status = load_status(checkpoint)
+    assert status is not None
+    assert (status.state, status.error, status.queries[0].rows) == (State.STOPPED, None, 100)
+
+
 def rows_processed(checkpoint: Checkpoint) -> int:
     status = load_status(checkpoint)
     return sum(query.rows for query in status.queries) if status is not None else 0
@@ -147,4 +175,5 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,
     )

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from braidmq.client import Producer
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import Lake
-from braidmq.spark.pipelines import PipelineError, avro, load, loads
+from braidmq.spark.pipelines import PipelineError, avro, formats, load, loads
 from braidmq.spark.pipelines.loading import load_module
 from braidmq.spark.pipelines.model import AvroSchema
 from braidmq.spark.pipelines.running import run
@@ -107,6 +107,51 @@ sinks:
     assert {each.key() for each in messages(bootstrap, f"{topic}.bad")} == {b"k"}
 
 
+def test_a_bad_record_keeps_its_headers_and_time(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4 Q3: or nobody could send it back as it was; one that was aside before has one reason, the last."""
+    topic, timestamp_ms = new_topic(), 1_600_000_000_123
+    given = [("trace", b"7"), ("trace", None), ("braid.reason", b"an earlier one")]
+    with Producer(bootstrap) as producer:
+        producer.send(topic, b"{", key=b"k", headers=given, timestamp_ms=timestamp_ms)
+        producer.send(topic, b"[", key=b"k")
+    text = f"""
+pipeline: aside
+bootstrap: {bootstrap}
+sources: {{a: {{topic: {topic}, schema: id BIGINT, bad_records: {{topic: {topic}.bad}}}}}}
+sinks: {{out: {{from: a, topic: {topic}.out}}}}
+"""
+    run_once(text, spark, tmp_path)
+    with_headers, plain = sorted(messages(bootstrap, f"{topic}.bad"), key=lambda each: -len(each.headers()))
+    assert with_headers.timestamp()[1] == timestamp_ms
+    assert with_headers.headers()[:2] == given[:2]
+    names = [name for name, _ in with_headers.headers()]
+    assert names[2:] == [name for name, _ in plain.headers()] == formats.BAD_HEADERS
+
+
+def test_avro_values_with_another_registry_id_are_bad_records(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4: their bytes decode with the schema of the file, into wrong columns."""
+    topic = new_topic(partitions=1)
+    (tmp_path / "r.avsc").write_text(AVRO)
+    value = avro.encoder(AvroSchema(AVRO))({"id": 1, "name": "Ann"})
+    send(bootstrap, topic, [b"\0\0\0\0\x07" + value, b"\0\0\0\0\x08" + value])
+    text = f"""
+pipeline: ids
+bootstrap: {bootstrap}
+sources: {{a: {{topic: {topic}, format: avro, schema: r.avsc, framing: registry}}}}
+sinks: {{out: {{from: a, topic: {topic}.out}}}}
+"""
+    with pytest.raises(PipelineError, match="offset 1 cannot be read: the value has schema registry id 8"):
+        run_once(text, spark, tmp_path)
+    run_once(text.replace("registry}", f"registry, bad_records: {{topic: {topic}.bad}}}}"), spark, tmp_path)
+    assert values(bootstrap, f"{topic}.out") == [{"id": 1, "name": "Ann"}]
+    (bad,) = messages(bootstrap, f"{topic}.bad")
+    assert "schema registry id 8" in dict(bad.headers())["braid.reason"].decode()
+
+
 def test_bad_records_after_the_latest_are_not_lost_when_they_get_a_topic_later(
     spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -156,7 +201,43 @@ sinks:
     assert values(bootstrap, f"{topic}.sums") == [{"odd": 0, "n": 25}, {"odd": 1, "n": 25}]
     assert sorted(each["n"] for each in values(bootstrap, f"{topic}.out")) == list(range(50))
     with Groups(bootstrap) as groups:
-        assert sum(groups.committed(f"braid-twice-{topic}").values()) == 50
+        for query in ("out", "sums"):
+            assert sum(groups.committed(f"braid-twice-{query}-{topic}").values()) == 50
+
+
+def test_a_sink_that_is_stuck_shows_beside_one_that_is_not(
+    spark: Any, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """S4 S2: each query publishes its positions to a group of its own, steps and bad records included."""
+    topic = new_topic(partitions=1)
+    send(bootstrap, topic, [*({"n": n} for n in range(10)), b"{"])
+    text = f"""
+pipeline: lagging
+bootstrap: {bootstrap}
+sources:
+  a:
+    topic: {topic}
+    schema: n BIGINT
+    batch_records_max: 6
+    bad_records: {{topic: {topic}.bad}}
+    options: {{OPTIONS}}
+steps:
+  small: {{sql: 'SELECT n, assert_true(n < LIMIT) AS ok FROM a'}}
+sinks:
+  out: {{from: a, topic: {topic}.out}}
+"""
+    stuck = f"  stuck: {{from: small, topic: {topic}.stuck}}\n"
+    run_once(text.replace("LIMIT", "100").replace("OPTIONS", ""), spark, tmp_path)
+    with pytest.raises(PipelineError, match="query stuck"):
+        run_once(text.replace("LIMIT", "8").replace("OPTIONS", "") + stuck, spark, tmp_path)
+    at = {"out": 11, "a_bad": 11, "stuck": 6}
+    with Groups(bootstrap) as groups:
+        found = {query: groups.committed(f"braid-lagging-{query}-{topic}") for query in at}
+    assert {query: sum(each.values()) for query, each in found.items()} == at
+    own = text.replace("LIMIT", "100").replace("OPTIONS", "groupIdPrefix: ours") + stuck
+    run_once(own, spark, tmp_path)
+    with Groups(bootstrap) as groups:
+        assert sum(groups.committed(f"ours-stuck-{topic}").values()) == 11
 
 
 @pytest.fixture

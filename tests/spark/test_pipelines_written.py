@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.spark.test_pipelines import Lab, lab  # noqa: F401
 from tests.spark.test_pipelines_topics import messages
 
+from braidmq.spark.lake import Lake, compaction
+from braidmq.spark.lake.commits import ParquetFile
 from braidmq.spark.pipelines import PipelineError, PipelineMistakes
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.frames import output_mode
@@ -51,6 +53,81 @@ sinks:
     assert found == {b"1\tx\tone\tuno", b"2\t-\ttwo\tdue"}
     (bad,) = messages(lab.bootstrap, f"{topic}.bad")
     assert dict(bad.headers())["braid.reason"] == b"1 columns, expected 2: _c0, _c1"
+
+
+def test_nan_is_a_number_on_every_way(lab: Lab, new_topic: Callable[..., str]) -> None:  # noqa: F811
+    """S4: dedup and newest hand it on, at any depth; as a bare word it is no JSON and a bad record."""
+    topic = new_topic(partitions=1)
+    at = "2026-11-15T10:00:00Z"
+    row = {"id": 1, "at": at, "x": "NaN", "f": "-Infinity", "many": [1.5, "NaN", None], "by": {"a": "NaN"}}
+    bare = [
+        b'{"id": 7, "at": "%s", "x": NaN}' % at.encode(),
+        b'{"id": 8, "at": "%s", "by": {"a": Infinity}}' % at.encode(),
+    ]
+    lab.send(topic, [row, {"id": 2, "at": at}, *bare])
+    lab.send(topic, [{"id": 3, "at": at, "x": x} for x in (2.0, "NaN")])
+    lab.send(topic, [{"id": 3, "at": at, "x": 9.0}])
+    text = f"""
+pipeline: numbers
+bootstrap: BOOTSTRAP
+sources:
+  a:
+    topic: {topic}
+    schema: 'id BIGINT, at TIMESTAMP, x DOUBLE, f FLOAT, many ARRAY<DOUBLE>, by MAP<STRING, DOUBLE>'
+    watermark: at, 1 hour
+    bad_records: {{topic: {topic}.bad}}
+steps:
+  first: {{from: a, dedup: {{by: [id, x], within: 1 minute}}}}
+  last: {{from: a, newest: {{by: id, order_by: x}}}}
+sinks:
+  first: {{from: first, lake: first, date_of: at}}
+  last: {{from: last, lake: last, date_of: at}}
+"""
+    lab.run(text)
+    shown = ("id", "string(x)", "string(f)", "string(many)", "string(by)")
+    one = (1, "NaN", "-Infinity", "[1.5, NaN, null]", "{a -> NaN}")
+    two = (2, None, None, None, None)
+    three = [(3, text, None, None, None) for text in ("2.0", "9.0", "NaN")]
+    assert sorted(lab.lake("first", *shown), key=str) == [one, two, *three]
+    assert sorted(lab.lake("last", *shown), key=str) == [one, two, *three]
+    reasons = [dict(each.headers())["braid.reason"] for each in messages(lab.bootstrap, f"{topic}.bad")]
+    assert reasons == [b"not JSON: NaN is no number there", b"not JSON: Infinity is no number there"]
+    lab.send(topic, [{"id": 3, "at": at, "x": 10.0}])
+    lab.run(text)
+    assert sorted(lab.lake("last", *shown), key=str) == [one, two, *three]
+
+
+def test_a_lake_that_another_compaction_tidies_up_is_no_failure(
+    lab: Lab,  # noqa: F811
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S4 S5: `braid lake compact` was faster; the rows are in the lake, and files wait for a next batch."""
+    topic = new_topic(partitions=1)
+    text = f"""
+pipeline: small
+bootstrap: BOOTSTRAP
+sources: {{a: {{topic: {topic}, schema: id BIGINT}}}}
+sinks: {{out: {{from: a, lake: lake}}}}
+"""
+    monkeypatch.setattr(compaction, "FRAGMENTED_FILES", 2)
+    merge = compaction._merge
+
+    def overtaken(lake: Lake, spark: Any, group: list[ParquetFile]) -> Any:
+        merge(lake, spark, group)
+        return merge(lake, spark, group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "_merge", overtaken)
+        for number in range(2):
+            lab.send(topic, [{"id": number}])
+            lab.run(text)
+    assert "another compaction was faster; nothing was changed; small files are merged after" in caplog.text
+    lab.send(topic, [{"id": 2}])
+    lab.run(text)
+    assert lab.lake("lake", "id") == [(0,), (1,), (2,)]
+    assert len(Lake(lab.directory / "lake").table().files) == 1
 
 
 def test_an_upsert_takes_what_spark_gives_out_only_once(

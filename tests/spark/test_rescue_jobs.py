@@ -179,6 +179,28 @@ def test_groups_with_members_are_not_moved(
         assert all(at.topic == old for at in groups.committed(f"{old}-busy"))
 
 
+def test_a_ledger_of_another_job_is_not_moved_with_the_groups(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """S6 S3: the offsets beside its decisions are no positions; moved, it could not be read."""
+    old = new_topic(partitions=1)
+    rows = spark.createDataFrame([(b"1",)], "value binary")
+
+    def write(prefix: str) -> None:
+        options = {"bootstrap.servers": bootstrap, "topic": old, "writeId": "job"}
+        rows.write.format("braid").mode("append").options(**options, transactionalIdPrefix=prefix).save()
+
+    for prefix in ("braid-spark", "ours"):
+        write(prefix)
+    job = Reshard(bootstrap, old, f"{old}-new", 2, tmp_path)
+    prepare(job)
+    assert [step.copied for step in copy(spark, job)][-1] == 2
+    assert switch_groups(spark, job, dry_run=False) == []
+    for prefix in ("braid-spark", "ours"):
+        write(prefix)
+    assert read(spark, bootstrap, old).count() == 2
+
+
 def test_dead_letters_go_back_once_whatever_the_condition(
     spark: SparkSession,
     bootstrap: str,

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from braidmq.client import Producer
 from braidmq.spark import java
 from braidmq.spark import session as make_session
+from braidmq.spark.forked import SESSION
 from braidmq.spark.java import JavaMissing, find_java_home, java_version, packaged_java_home
 from braidmq.spark.session import OLDEST, SparkMissing, check_version, memory_for_machine_mb, settings
 
@@ -53,6 +55,20 @@ def test_workers_freeze_their_garbage(spark: SparkSession) -> None:
     counts = [spark.sparkContext.parallelize([0], 1).map(frozen).collect()[0] for _ in range(4)]
 
     assert counts[-1] > 1000
+
+
+def test_processes_that_plan_know_that_the_session_is_ours(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """S1: they are forked from Spark's own daemon, and only in a session of ours they are made quicker."""
+    rows = spark.read.format("braid").option("bootstrap.servers", bootstrap).option("subscribe", new_topic())
+    assert rows.load().count() == 0
+    planning = [
+        each for each in psutil.Process().children(recursive=True) if "pyspark.daemon" in each.cmdline()
+    ]
+    assert planning
+    assert all(each.environ().get(SESSION) == "1" for each in planning)
+    assert SESSION not in os.environ
 
 
 def test_asking_twice_gives_the_same_session(spark: SparkSession) -> None:

@@ -12,22 +12,36 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from tests.spark.committed import committed
 
 from braidmq.client import Cluster
 from braidmq.client.cluster import TopicPartition as At
 from braidmq.client.transactional import Identity, Offset, TransactionalClient
 from braidmq.client.transactions import ONGOING, Transactions
+from braidmq.platform.clock import SystemClock
 from braidmq.spark.sink_columns import layout
 from braidmq.spark.sink_commit import Committer, Outcome, TaskResult
 from braidmq.spark.sink_ledger import SinkError
 from braidmq.spark.sink_options import parse_sink
-from braidmq.spark.sink_task import Place, close_sessions, write_task
+from braidmq.spark.sink_task import Place, close_sessions, session_for, write_task
 
 ROWS = [f"row {number}" for number in range(24)]
 SCHEMA = StructType([StructField("value", StringType())])
+TIMED = StructType([*SCHEMA.fields, StructField("timestamp", TimestampType())])
 PARTITIONS = 3
+
+
+class AheadClock(SystemClock):
+    """The machine's clock, set forward."""
+
+    __slots__ = ("_ahead_ms",)
+
+    def __init__(self, ahead_ms: int) -> None:
+        self._ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ms
 
 
 class Query:
@@ -57,6 +71,17 @@ class Query:
         place = Place(self.family, self.scope, batch, run, number, attempt, attempt_id)
         arrow = pa.record_batch([pa.array(rows, pa.string())], names=["value"])
         return write_task(self._options, layout(SCHEMA, self.topic), iter([arrow]), place)
+
+    def timed_task(
+        self, number: int, times_us: list[int | None], *, run: str = "r1", later_ms: int = 0
+    ) -> TaskResult:
+        """A task whose rows have a column of times, on a clock that may be ahead."""
+        place = Place(self.family, self.scope, 0, run, number, 0, 0)
+        values = pa.array([f"row {row}" for row in range(len(times_us))])
+        stamps = pa.array(times_us, pa.timestamp("us", "UTC"))
+        arrow = pa.record_batch([values, stamps], names=["value", "timestamp"])
+        session_for(self._options).cluster.clock = AheadClock(later_ms)
+        return write_task(self._options, layout(TIMED, self.topic), iter([arrow]), place)
 
     def tasks(self, count: int, rows: list[str], **place: Any) -> list[TaskResult]:
         """All rows, dealt out to that many tasks."""
@@ -247,6 +272,73 @@ def test_a_transaction_that_times_out_before_the_decision_fails_the_whole_batch(
     assert query.visible() == []
     query.driver().commit(0, query.tasks(4, ROWS, run="r2"))
     each_once(query)
+
+
+def test_a_decided_batch_is_finished_although_its_rows_are_gone(query: Query) -> None:
+    """S3: the next run has nothing to write; what was decided must not time out for that."""
+    driver = query.driver()
+    kill_after_ending(driver, 3)
+    with pytest.raises(Killed):
+        driver.commit(0, query.tasks(8, ROWS))
+
+    query.driver().commit(0, query.tasks(2, [], run="r2"))
+
+    each_once(query)
+
+
+def test_empty_batches_ask_for_the_ledger_once(query: Query) -> None:
+    """S3: a quiet stream costs no more than it must."""
+    driver = query.driver()
+    ledger = driver._ledger
+    assert ledger is not None
+    reads = []
+    read = ledger.read
+    ledger.read = lambda: (reads.append(1), read())[1]  # type: ignore[func-returns-value, method-assign]
+    for batch in range(3):
+        driver.commit(batch, query.tasks(2, [], batch=batch))
+    assert len(reads) == 1
+    driver.commit(3, query.tasks(2, ROWS, batch=3))
+    each_once(query)
+
+
+def test_runs_of_a_query_share_their_transactional_ids(query: Query) -> None:
+    """S3: a broker remembers every id for days; a query that starts again must not add to them."""
+    for batch, run in enumerate(("r1", "r2", "r3")):
+        query.driver().commit(batch, query.tasks(2, ROWS, batch=batch, run=run))
+    known = [row.transactional_id for row in Transactions(query.cluster).all()]
+    assert sorted(each for each in known if each.startswith(query.family)) == [
+        f"{query.family}0-0",
+        f"{query.family}1-0",
+    ]
+
+
+def test_the_id_of_an_open_transaction_is_left_to_its_holder(query: Query) -> None:
+    """S3: a driver that was taken for dead commits what its tasks wrote; the next run has other ids."""
+    old = query.tasks(2, ROWS)
+    new = query.tasks(2, ROWS, run="r2")
+    newer = query.tasks(2, ROWS, run="r3")
+    query.driver().commit(0, old)
+    each_once(query)
+    ids = {each.identity.transactional_id for each in (*old, *new, *newer) if each.identity}
+    assert len(ids) == 6
+
+
+def test_rows_with_and_without_a_time_are_written_again_alike(query: Query) -> None:
+    """S3: rows without a time get that of the first run, or the checksum could never match."""
+    driver = query.driver()
+    kill_after_ending(driver, 0)
+    results = [query.timed_task(0, [None, 1_700_000_000_000_000, None])]
+    with pytest.raises(Killed):
+        driver.commit(0, results)
+    query.steal(results[0])
+
+    later = query.timed_task(0, [None, 1_700_000_000_000_000, None], run="r2", later_ms=5_000)
+
+    assert later.outcome is Outcome.REWRITTEN
+    query.driver().commit(0, [later])
+    times = sorted(m.timestamp()[1] for m in committed(query.bootstrap, query.topic, PARTITIONS))
+    assert times[0] == 1_700_000_000_000
+    assert times[1] == times[2] == results[0].written_ms
 
 
 def lose_one_of_a_decided_batch(query: Query) -> None:

@@ -130,7 +130,7 @@ def test_topics_by_pattern_and_partitions_by_hand(
     fill(two, [b"two"])
     reader = spark.read.format("braid").option("bootstrap.servers", bootstrap)
 
-    assert found(reader.option("subscribePattern", f"({one}|{two})").load()) == [b"one", b"two"]
+    assert found(reader.option("subscribePattern", f"^({one}|{two})$").load()) == [b"one", b"two"]
     assigned = spark.read.format("braid").option("bootstrap.servers", bootstrap)
     assert found(assigned.option("assign", f'{{"{one}":[1]}}').load()) == [b"one"]
     with told(f"{one}-5 does not exist; topic {one} has 2 partitions"):

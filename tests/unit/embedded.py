@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.opening import opened
+from braidmq.broker.partition import NotReady, Partition
 from braidmq.config import configure
 from braidmq.platform.disk import DiskUsage, RealDisk, StrPath
 from braidmq.wire.records import build_batch
@@ -48,6 +50,21 @@ async def embedded(
         yield broker
     finally:
         await broker.stop()
+
+
+async def readable(partition: Partition) -> None:
+    """Returns when the first records of `partition` can be read without waiting for the disk."""
+    await opened([partition])
+    for _ in range(1000):
+        try:
+            found = partition.read(partition.log.start_offset, 1 << 20)
+        except NotReady:
+            await asyncio.sleep(0.005)
+        else:
+            if found is not None:
+                found.release()
+            return
+    raise TimeoutError(f"{partition} is not read")
 
 
 async def started(

@@ -12,25 +12,29 @@ checks what its last checkpoint does not cover.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from braidmq.broker.admission import Admission
+from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
 from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
+from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.share import Sharing
-from braidmq.broker.topic import Topic
+from braidmq.broker.topic import INTERNAL_TOPICS, Topic
+from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
 from braidmq.broker.transactions import TransactionCoordinator
-from braidmq.cluster.store import Store
+from braidmq.cluster.store import Store, StoreCorrupt
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -38,6 +42,7 @@ from braidmq.log.files import FileCache
 from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
+from braidmq.log.retention import stored_bytes
 from braidmq.platform.clock import Clock, SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from braidmq.platform.lock import DirectoryLock, Lock
@@ -45,15 +50,19 @@ from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
+METADATA_NAME = "metadata.journal"
 CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
+TIDY_S = 1.0
 STOP_PATIENCE_S = 2.5
 """How long each step of a stop waits for a disk that ends nothing; container platforms kill after 10 s."""
 THREADS_PATIENCE_S = 1.0
 """How long a stop waits for files that are being removed; the next start removes the rest."""
 
 log = logging.getLogger("braid.broker")
+
+Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
@@ -75,23 +84,40 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
         self._lock = lock(data)
+        try:
+            self.store = _open_store(self.disk, data)
+        except BaseException:
+            self._lock.release()
+            raise
         self.threads = threads(loop, config.log_sync_threads)
+        # Apart from those that sync: an ack must not wait for somebody's cold read.
+        self.readers = threads(loop, config.log_read_threads)
+        self._opener = Opener(self.readers, self._open_log)
         self._commit = GroupCommit(loop, self.threads)
         self._files = FileCache(config.log_files_open_max)
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.store = Store(self.disk, data / "metadata.journal")
-        self.topics = Topics(config, data, self.disk, self.store, self.threads, self._new_partition)
-        self.producer_ids = ProducerIds(self.store, self.threads)
-        self.housekeeping = Housekeeping(config, data, self.disk, self.clock, self.topics, self.threads)
+        self.options = BrokerOptions(config, self.store, self.threads, self._on_options_changed)
+        self.topics = Topics(
+            config, data, self.disk, self.store, self.threads, self._new_partition, self.clock
+        )
+        self.producer_ids = ProducerIds(self.store, self.threads, self.clock)
+        self.housekeeping = Housekeeping(
+            config, data, self.disk, self.clock, self.topics, self.threads, self.readers
+        )
         self.catalog = TopicCatalog(self.topics)
-        self.coordinator = Coordinator(self.topics, self.clock, _group_settings(config), self.catalog)
+        self.group_options = GroupOptions(config, self.store, self.threads)
+        self._group_settings = _group_settings(config)
+        self.group_options.settle(self._group_settings)
+        self.coordinator = Coordinator(
+            self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
+        )
+        self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
-            self.topics, self.clock, _transaction_settings(config), self.producer_ids, self.coordinator
+            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
         )
         self.admission = Admission(self.transactions)
-        self.group_options = GroupOptions(config, self.store, self.threads)
         self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
@@ -108,8 +134,11 @@ class Broker:
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
+        await self._finish_deletions()
         self.housekeeping.start(
-            (OFFSETS_CHECK_S, self.expire_groups), (TRANSACTIONS_CHECK_S, self.transactions.expire)
+            (OFFSETS_CHECK_S, self.expire_groups),
+            (TRANSACTIONS_CHECK_S, self.tend_transactions),
+            (TIDY_S, self.topics.tidy),
         )
 
     async def stop(self, patience_s: float = STOP_PATIENCE_S) -> None:
@@ -122,6 +151,7 @@ class Broker:
         await asyncio.shield(self._stopping)
 
     async def _stop(self, patience_s: float) -> None:
+        self._opener.stop()
         self.coordinator.stop()
         self.sharing.stop()
         self.transactions.stop()
@@ -137,7 +167,7 @@ class Broker:
         self._active.close()
         if clean:
             self.disk.unlink(self.data / "active")
-        if self.threads.stop(THREADS_PATIENCE_S):
+        if self.readers.stop(THREADS_PATIENCE_S) and self.threads.stop(THREADS_PATIENCE_S):
             self.store.close()
         else:
             log.error("disk work has not ended; it is left alone")
@@ -154,6 +184,14 @@ class Broker:
             )
         return topic.partitions[index]
 
+    def known_partitions(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+        """Those of these partitions that there are."""
+        return [
+            topic.partitions[index]
+            for name, index in places
+            if (topic := self.topics.find(name)) is not None and 0 <= index < len(topic.partitions)
+        ]
+
     def why_writes_are_refused(self) -> str:
         """What a producer is told while the disk is full."""
         return (
@@ -168,8 +206,7 @@ class Broker:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
-        await self.topics.delete(name)
-        await self.coordinator.forget_topic(name)
+        await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
         await self.sharing.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -182,7 +219,15 @@ class Broker:
     async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
+        self.group_options.settle(self._group_settings, group_id)
         self.sharing.relimit(group_id)
+
+    async def tend_transactions(self) -> None:
+        """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
+        await self.transactions.expire()
+        self.transactions.end_orphans(
+            partition for topic in self.topics for partition in topic.partitions if partition.is_open
+        )
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
@@ -194,11 +239,56 @@ class Broker:
 
     async def delete_records(self, partition: Partition, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
+        if partition.topic in INTERNAL_TOPICS:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition}: the broker relies on what it has written here",
+            )
         partition.delete_before(before_offset)
         await self.housekeeping.checkpoint_one(partition)
         return partition.log.start_offset
 
+    async def sizes_on_disk(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The bytes of each partition's log. Those that nobody has used yet are measured without opening."""
+        sizes = {each: each.log.size_bytes if each.is_open else -1 for each in partitions}
+        unopened = [each for each, size in sizes.items() if size < 0]
+        if unopened:
+            await self.readers.run(
+                lambda: sizes.update((each, self._measure(each.path)) for each in unopened)
+            )
+        return sizes
+
     # -- details --------------------------------------------------------------------------------
+
+    async def _finish_deletions(self) -> None:
+        """Forgets offsets of topics whose deletion was cut off, unless they were recreated after that."""
+        for deletion in self.topics.unfinished_deletions():
+            try:
+                if self.topics.find(deletion.name) is None:
+                    await self.coordinator.forget_topic(deletion.name)
+                deletion.forgotten = True
+            except ApiError as error:
+                log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
+
+    def _measure(self, path: Path) -> int:
+        """The bytes of a log's segments; -1 if the disk does not tell."""
+        try:
+            return stored_bytes(self.disk, str(path))
+        except OSError:
+            return -1
+
+    async def _on_options_changed(self) -> None:
+        """`config` holds new values: those who made something of the old ones make it again."""
+        _take_over(self._group_settings, _group_settings(self.config))
+        self.group_options.settle(self._group_settings)
+        _take_over(self._transaction_settings, _transaction_settings(self.config))
+        for group_id in {part.place.group_id for part in self.sharing}:
+            self.sharing.relimit(group_id)
+        await self.topics.refresh_options()
+        try:
+            self.housekeeping.measure_disk()
+        except OSError as error:
+            log.warning("the disk does not tell how full it is; it is asked again later: %s", error)
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
@@ -216,7 +306,7 @@ class Broker:
             index,
             topic.path,
             topic.config,
-            self._open_log,
+            self._opener,
             self._commit,
             self._on_dirty,
             self.disk,
@@ -264,6 +354,18 @@ class Broker:
                 log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
 
 
+def _open_store(disk: Disk, data: Path) -> Store:
+    """The metadata. StoreCorrupt if it is empty, and there are topics that it must have known."""
+    store = Store(disk, data / METADATA_NAME)
+    if store.get(CLUSTER_KEY) is None and holds_topics(disk, data / "topics"):
+        store.close()
+        raise StoreCorrupt(
+            f"{METADATA_NAME} is missing or empty, and topics/ holds topics; restore the file from a backup,"
+            " or run braid doctor DIR --adopt all, which makes a new one of what is there"
+        )
+    return store
+
+
 async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
     """Whether `work` ended in time; what it raised is raised here."""
     ended, _ = await asyncio.wait([work], timeout=patience_s)
@@ -272,6 +374,13 @@ async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
         return False
     work.result()
     return True
+
+
+def _take_over(settings: Settings, changed: Settings) -> None:
+    """Brings the values of `changed` into the settings that others hold."""
+    for field in dataclasses.fields(settings):
+        if field.init:
+            setattr(settings, field.name, getattr(changed, field.name))
 
 
 def _transaction_settings(config: Config) -> TransactionSettings:
@@ -295,4 +404,5 @@ def _group_settings(config: Config) -> GroupSettings:
         group_share_session_timeout_ms=config.group_share_session_timeout_ms,
         group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
         group_share_max_size=config.group_share_max_size,
+        group_streams_max_size=config.group_streams_max_size,
     )

@@ -2,8 +2,8 @@
 
 `braidmq.group` decides; this module writes down what it decides, and answers when that is durable. Records
 go to the internal, compacted topic `__consumer_offsets` in Kafka's own format; on start they are read back
-in order. A reply that follows a write in a group's effects is sent once the write is on disk, so no client is
-told of a generation or an offset that a crash could take back.
+in order. A reply is sent once everything that its group has written before is on disk, whoever caused that: a
+follower is not told of an assignment that a crash could take back, though its leader brought it.
 
 The internal topic is made when the first group appears, so a broker without groups never has it.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +39,9 @@ from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed, Place
 from braidmq.group.records import OFFSETS_TOPIC, group_record, offset_record
 from braidmq.group.settings import GroupSettings
+from braidmq.group.streams_group import StreamsBeat, StreamsOptions
+from braidmq.group.streams_member import StreamsHeartbeat
+from braidmq.group.streams_topology import ApplicationTopic, Status, StatusCode
 from braidmq.log.transactions import Guard, Outcome, parse_end_marker
 from braidmq.platform.clock import Clock
 from braidmq.platform.randomness import new_uuid
@@ -68,7 +71,15 @@ class Committer(NamedTuple):
 class Coordinator:
     """Coordinates every group of this broker."""
 
-    def __init__(self, topics: Topics, clock: Clock, settings: GroupSettings, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        clock: Clock,
+        settings: GroupSettings,
+        catalog: Catalog,
+        streams_options: Callable[[str], StreamsOptions],
+    ) -> None:
+        self._topics = topics
         self._topic = InternalTopic(topics, clock, OFFSETS_TOPIC, TOPIC_OPTIONS)
         self._clock = clock
         self._catalog = catalog
@@ -77,7 +88,9 @@ class Coordinator:
         self.now_ms = self._alarm.now_ms
         self._committing: Counter[str] = Counter()
         """Commits per group that are being written and do not show yet."""
-        self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog)
+        self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog, streams_options)
+        self._written_to: dict[str, int] = {}
+        """Groups with changes on their way to disk, and where they end; oldest first."""
 
     # -- the internal topic ---------------------------------------------------------------------
 
@@ -135,13 +148,43 @@ class Coordinator:
         now_ms = self.now_ms()
         group = self.groups.find(group_id)
         if isinstance(group, ConsumerGroup) and group.is_steady(beat, self._catalog.version, now_ms):
-            return self.groups.pace.interval_ms(now_ms)
+            return self.groups.pace.interval_ms(group_id, now_ms)
         return None
 
     async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
         """The answer to a member, once what it changed is on disk. ApiError when the group refuses."""
         await self.open()
         answer, effects = self.groups.consumer_heartbeat(group_id, beat, self.now_ms())
+        await self._write_first(group_id, effects)
+        return answer
+
+    async def streams_heartbeat(self, group_id: str, beat: StreamsHeartbeat) -> StreamsBeat:
+        """The answer to a member of a streams group, once what it changed is on disk; as above.
+
+        Internal topics of the application that are missing are created before the member is answered.
+        """
+        await self.open()
+        answer, effects = self.groups.streams_heartbeat(group_id, beat, self.now_ms())
+        await self._write_first(group_id, effects)
+        failures = [error for topic in answer.to_create if (error := await self._create(topic)) is not None]
+        if not failures:
+            return answer
+        log.warning("group %s: internal topics could not be created: %s", group_id, "; ".join(failures))
+        failed = Status(StatusCode.MISSING_INTERNAL_TOPICS, "; ".join(failures))
+        others = (one for one in answer.statuses if one.code is not StatusCode.MISSING_INTERNAL_TOPICS)
+        return answer._replace(statuses=(*others, failed))
+
+    async def _create(self, topic: ApplicationTopic) -> str | None:
+        """Creates a topic of an application; says why it cannot be. Another member may have been first."""
+        try:
+            await self._topics.create(topic.name, topic.partitions, dict(topic.options))
+        except ApiError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                return f"{topic.name}: {error.message}"
+        return None
+
+    async def _write_first(self, group_id: str, effects: Sequence[Effect]) -> None:
+        """Carries effects out and waits until they are on disk; the group hears if they cannot be."""
         try:
             durable_at = self._perform(group_id, effects)
             if durable_at is not None:
@@ -149,7 +192,6 @@ class Coordinator:
         except ApiError:
             self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
             raise
-        return answer
 
     def share_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
         """The answer to a member of a share group, of which nothing is written. ApiError when it refuses."""
@@ -277,12 +319,12 @@ class Coordinator:
                     _settle(effect, ErrorCode.NONE)
 
     def _perform(self, group_id: str, effects: Sequence[Effect]) -> int | None:
-        """Does what a group asked for, in order: a reply waits for the writes before it.
+        """Does what a group asked for, in order: a reply waits for the group's writes before it.
 
-        Returns the offset at which all of it is durable, None where nothing was written. ApiError if it could
+        Returns the offset at which all of it is durable, None where that is so already. ApiError if it could
         not be: those who waited have been told, and the group is to be told with `store_failed`.
         """
-        durable_at: int | None = None
+        durable_at = self._not_durable_before(group_id)
         failure: ApiError | None = None
         for effect in effects:
             if isinstance(effect, Reply):
@@ -290,12 +332,21 @@ class Coordinator:
                 continue
             try:
                 durable_at = self._topic.append(self._changes(effect))
+                self._written_to.pop(group_id, None)
+                self._written_to[group_id] = durable_at
             except ApiError as error:
                 failure = error
         self._set_timer()
         if failure is not None:
             raise failure
         return durable_at
+
+    def _not_durable_before(self, group_id: str) -> int | None:
+        """The offset at which the group's last change is on disk; None if it is."""
+        written_to = self._written_to
+        while written_to and self._topic.is_durable(next(iter(written_to.values()))):
+            del written_to[next(iter(written_to))]
+        return written_to.get(group_id)
 
     def _changes(self, effect: Store | Write) -> Sequence[KeyValue]:
         if isinstance(effect, Write):

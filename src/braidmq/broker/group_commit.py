@@ -136,6 +136,11 @@ class _Outcome(asyncio.Future[None]):
 class Flushable(Protocol):
     """What group commit needs of a partition."""
 
+    @property
+    def deleted(self) -> bool:
+        """Whether its files are being removed, so that a failed sync is nobody's trouble."""
+        ...
+
     def flush_begin(self) -> Job | None: ...
     def flush_done(self, job: Job, error: BaseException | None) -> None: ...
     def fail(self, error: Exception) -> None:
@@ -177,7 +182,7 @@ class GroupCommit:
 
     def finish(self, partition: Flushable, job: Job, error: BaseException | None) -> None:
         self._under_way.discard(partition)
-        if error is not None:
+        if error is not None and not partition.deleted:
             log.critical("%s: sync failed, the partition takes no more writes: %s", partition, error)
         try:
             partition.flush_done(job, error)

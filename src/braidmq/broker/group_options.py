@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.share import ShareOptions
 from braidmq.cluster.store import Conflict, Store
-from braidmq.config import GROUP, Config, ConfigError, find
+from braidmq.config import GROUP, Config, ConfigError, check_sessions, find
 from braidmq.delivery.status import DeliveryLimits
+from braidmq.group.settings import GroupSettings
+from braidmq.group.streams_group import StreamsOptions
 from braidmq.reset import parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PREFIX = "groups/"
 GROUPS_MAX = 100_000
 """Groups with options of their own; as many as there may be groups."""
+
+
+_OF_MEMBERSHIP = frozenset(
+    option.name for option in GROUP if f"group_{option.attribute}" in GroupSettings.__slots__
+)
+"""Options that the group itself keeps to; the others belong to delivery."""
 
 
 class GroupOptions:
@@ -27,6 +36,10 @@ class GroupOptions:
         self._threads = threads
         self._count = sum(1 for _ in store.items(PREFIX))
 
+    def __iter__(self) -> Iterator[str]:
+        """The groups that have options of their own."""
+        return (key.removeprefix(PREFIX) for key, _ in self._store.items(PREFIX))
+
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What was set for this group, as text."""
         found: Mapping[str, str] = self._store.get(PREFIX + group_id) or {}
@@ -34,13 +47,35 @@ class GroupOptions:
 
     def values(self, group_id: str) -> dict[str, Any]:
         """Every option of the group, by name."""
-        overrides = self.overrides(group_id)
+        return self._values(self.overrides(group_id))
+
+    def _values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
         return {
             option.name: option.parse(overrides[option.name])
             if option.name in overrides
             else getattr(self._config, f"group_{option.attribute}")
             for option in GROUP
         }
+
+    def settle(self, usual: GroupSettings, group_id: str | None = None) -> None:
+        """Puts what groups, or one group, have set of their own beside the usual settings."""
+        for each in self if group_id is None else [group_id]:
+            own = self._own_settings(self.overrides(each))
+            if own:
+                usual.own[each] = replace(usual, **own)
+            else:
+                usual.own.pop(each, None)
+
+    def _own_settings(self, overrides: Mapping[str, str]) -> dict[str, Any]:
+        own = {
+            f"group_{option.attribute}": option.parse(overrides[option.name])
+            for option in GROUP
+            if option.name in overrides and option.name in _OF_MEMBERSHIP
+        }
+        if "group_consumer_heartbeat_interval_ms" in own:
+            # Whoever sets it for a group means it, also while there are few members.
+            own["group_consumer_quick_interval_ms"] = own["group_consumer_heartbeat_interval_ms"]
+        return own
 
     def share(self, group_id: str) -> ShareOptions:
         values = self.values(group_id)
@@ -55,6 +90,18 @@ class GroupOptions:
             values["share.isolation.level"] == "read_committed",
         )
 
+    def streams(self, group_id: str) -> StreamsOptions:
+        """Asked for every heartbeat, so only what the group has set is read."""
+        overrides = self.overrides(group_id)
+        if not overrides:
+            return StreamsOptions(
+                *(getattr(self._config, f"group_streams_{name}") for name in StreamsOptions._fields)
+            )
+        values = self.values(group_id)
+        return StreamsOptions(
+            *(values[f"streams.{name.replace('_', '.')}"] for name in StreamsOptions._fields)
+        )
+
     def check(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Raises ApiError unless the group can have these options."""
         if not group_id:
@@ -62,6 +109,7 @@ class GroupOptions:
         try:
             for name, text in overrides.items():
                 find(name, GROUP).parse(text)
+            check_sessions(self._values(overrides))
         except ConfigError as error:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
         if overrides and not self.overrides(group_id) and self._count >= GROUPS_MAX:

@@ -14,11 +14,12 @@ from enum import IntEnum
 from pathlib import Path
 
 from braidmq.broker.group_commit import DiskThreads
+from braidmq.broker.opening import opened
 from braidmq.broker.partition import Partition
 from braidmq.broker.topics import Topics
-from braidmq.config import MS_PER_DAY, Config
+from braidmq.config import MS_PER_DAY, Config, TopicConfig
 from braidmq.log.compaction import CompactionJob, Compactor
-from braidmq.log.retention import remove
+from braidmq.log.retention import Expiry, next_expiry, remove, stored_bytes
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError
@@ -45,7 +46,14 @@ class Housekeeping:
     """Runs the duties from `start` until `stop`."""
 
     def __init__(
-        self, config: Config, data: Path, disk: Disk, clock: Clock, topics: Topics, threads: DiskThreads
+        self,
+        config: Config,
+        data: Path,
+        disk: Disk,
+        clock: Clock,
+        topics: Topics,
+        threads: DiskThreads,
+        readers: DiskThreads,
     ) -> None:
         self._config = config
         self._data = data
@@ -53,6 +61,9 @@ class Housekeeping:
         self._clock = clock
         self._topics = topics
         self._threads = threads
+        self._readers = readers
+        self._expiries: dict[Partition, tuple[TopicConfig, Expiry]] = {}
+        """When something of a partition expires, under the options for which that was found out."""
         self._dirty: dict[Partition, None] = {}
         self._ageing: dict[Partition, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -116,8 +127,9 @@ class Housekeeping:
             try:
                 await self.checkpoint_one(partition)
             except OSError as error:
-                log.error("%s: no checkpoint could be written: %s", partition, error)
-                self.mark_dirty(partition)
+                if not partition.deleted:
+                    log.error("%s: no checkpoint could be written: %s", partition, error)
+                    self.mark_dirty(partition)
             except Exception:
                 log.exception("%s: no checkpoint could be made", partition)
                 self.mark_dirty(partition)
@@ -128,7 +140,11 @@ class Housekeeping:
         partition_log = partition.log
         job = partition_log.checkpoint_begin()
         if job is not None:
-            await self._threads.run(job.run)
+            try:
+                await self._threads.run(job.run)
+            except OSError:
+                partition_log.checkpoint_done(job)
+                raise
             partition_log.checkpoint_done(job)
 
     # -- compaction -----------------------------------------------------------------------------
@@ -151,7 +167,7 @@ class Housekeeping:
                 finally:
                     compactor.done(job)
         except (OSError, ApiError) as error:
-            if not self._stopping:
+            if not self._stopping and not partition.deleted:
                 log.error("%s: compaction stopped: %s", partition, error)
 
     def _end_if_stopping(self) -> None:
@@ -167,43 +183,89 @@ class Housekeeping:
         now_ms = self._clock.wall_ms()
         at_cleanup_hour = self.is_cleanup_time(now_ms)
         by_disk = self.disk_level >= DiskLevel.CLEAN
-        for number, partition in enumerate(self._all_partitions()):
-            if number % PARTITIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            short = 0 <= partition.config.retention_ms < MS_PER_DAY
-            self._clean_one(partition, now_ms, by_time=by_disk or at_cleanup_hour or short)
+        partitions = list(self._all_partitions())
+        self._expiries = {one: self._expiries[one] for one in partitions if one in self._expiries}
+        for start in range(0, len(partitions), PARTITIONS_PER_TURN):
+            await self._clean_some(
+                partitions[start : start + PARTITIONS_PER_TURN], now_ms, by_disk or at_cleanup_hour
+            )
         if self.disk_level >= DiskLevel.FORCE:
             await self._drop_oldest()
 
+    async def _clean_some(self, some: list[Partition], now_ms: int, by_time: bool) -> None:
+        """Applies retention; a partition that is not open stays so unless something of it is expired."""
+        unknown = [one for one in some if not self._is_expiry_known(one)]
+        if unknown:
+            await self._readers.run(lambda: self._find_expiries(unknown, now_ms))
+        expiring = []
+        for partition in some:
+            by_time_now = by_time or 0 <= partition.config.retention_ms < MS_PER_DAY
+            known = self._expiries.get(partition)
+            if partition.is_open or (known is not None and known[1].is_due(now_ms, by_time_now)):
+                expiring.append((partition, by_time_now))
+        await opened(partition for partition, _ in expiring)
+        for partition, by_time_now in expiring:
+            self._clean_one(partition, now_ms, by_time_now)
+
+    def _is_expiry_known(self, partition: Partition) -> bool:
+        known = self._expiries.get(partition)
+        return known is not None and known[0] is partition.config
+
+    def _find_expiries(self, partitions: list[Partition], now_ms: int) -> None:
+        for partition in partitions:
+            config = partition.config
+            try:
+                found = next_expiry(self._disk, str(partition.path), config, now_ms)
+            except OSError as error:
+                log.error("%s: retention failed: %s", partition, error)
+            else:
+                self._expiries[partition] = (config, found)
+
     def _clean_one(self, partition: Partition, now_ms: int, by_time: bool) -> None:
-        if not partition.is_open and not self._disk.exists(partition.path):
+        if partition.deleted:
             return
         try:
             gone = partition.log.expire(now_ms, by_time)
         except (OSError, ApiError) as error:
             log.error("%s: retention failed: %s", partition, error)
             return
-        self._remove_later(gone, partition.config.file_delete_delay_ms / 1000)
+        partition.log.rest()
+        if gone:
+            # The next one is the oldest now, and nothing of it has been looked at.
+            self._expiries.pop(partition, None)
+        self._remove_later(partition, gone, partition.config.file_delete_delay_ms / 1000)
 
     async def _drop_oldest(self) -> None:
         """Deletes the oldest segments of the largest partitions until the disk is below the forced level."""
-        largest_first = sorted(
-            (p for p in self._all_partitions() if p.is_open), key=lambda p: -p.log.size_bytes
-        )
-        for partition in largest_first:
+        sizes: dict[Partition, int] = {}
+        closed = [partition for partition in self._all_partitions() if not partition.is_open]
+        await self._readers.run(lambda: self._measure(closed, sizes))
+        sizes |= {one: one.log.size_bytes for one in self._all_partitions() if one.is_open}
+        for partition in sorted(sizes, key=lambda one: -sizes[one]):
             if self.disk_level < DiskLevel.FORCE:
                 return
+            await opened([partition])
+            if not partition.is_open:
+                continue
             gone = partition.log.drop_oldest()
             if gone:
                 log.warning(
                     "%s: disk is %.0f %% full, dropped its oldest segment", partition, self.disk_percent
                 )
-                await self._remove(gone, 0)
+                await self._remove(partition, gone, 0)
                 self.measure_disk()
+
+    def _measure(self, closed: list[Partition], sizes: dict[Partition, int]) -> None:
+        for partition in closed:
+            try:
+                sizes[partition] = stored_bytes(self._disk, str(partition.path))
+            except OSError as error:
+                log.error("%s: its size cannot be told: %s", partition, error)
 
     def _all_partitions(self) -> Iterable[Partition]:
         for topic in list(self._topics):
-            yield from topic.partitions
+            # One by one: a topic may be deleted while the caller waits.
+            yield from (partition for partition in topic.partitions if not partition.deleted)
 
     def is_cleanup_time(self, now_ms: int) -> bool:
         """Whether retention of a day or more is applied now."""
@@ -222,16 +284,23 @@ class Housekeeping:
         if self.disk_level != before:
             log.warning("disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
 
-    def _remove_later(self, paths: list[Path], delay_s: float) -> None:
+    def _remove_later(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
         if paths:
-            task = asyncio.ensure_future(self._remove(paths, delay_s))
+            task = asyncio.ensure_future(self._remove(partition, paths, delay_s))
             self._removals.add(task)
             task.add_done_callback(self._removals.discard)
 
-    async def _remove(self, paths: list[Path], delay_s: float) -> None:
+    async def _remove(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
+        """Removes files when a checkpoint says that the log starts later: else they would count as lost."""
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         try:
+            await self.checkpoint_one(partition)
+        except OSError as error:
+            log.error("%s: no checkpoint could be written: %s", partition, error)
+        try:
             await self._threads.run(lambda: remove(self._disk, paths))
+        except FileNotFoundError:
+            pass  # the directory went with its topic
         except OSError as error:
             log.error("cannot remove expired segments: %s", error)

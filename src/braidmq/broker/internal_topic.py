@@ -90,7 +90,7 @@ class InternalTopic:
             return
         async with self._opening:
             if self._partition is None:
-                made = await self._topics.create(self._name, 1, self._options)
+                made = await self._topics.create_own(self._name, self._options)
                 self._partition = made.partitions[0]
 
     def append(self, changes: Sequence[KeyValue]) -> int:
@@ -134,6 +134,10 @@ class InternalTopic:
             producer_epoch=producer_epoch,
             transactional=True,
         )
+
+    def is_durable(self, offset: int) -> bool:
+        """Whether everything below `offset` is on disk."""
+        return self.partition.log.durable_offset >= offset
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back when everything below `offset` is on disk, or never will be."""

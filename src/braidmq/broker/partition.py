@@ -1,7 +1,9 @@
 """A partition as its readers and writers see it: a log, a high watermark, and those who wait for it to move.
 
-The log is opened on first use, so a broker with ten thousand partitions starts without touching them. The
-high watermark is the offset below which records may be read. With flush=sync that is what has reached the
+The log is opened on first use, in a thread (`opening`): a broker with ten thousand partitions starts without
+touching them, and serves those that are open while it opens others.
+
+The high watermark is the offset below which records may be read. With flush=sync that is what has reached the
 disk, because a record that was read must never come back with another value after a power loss; with
 flush=async it is the end of the log. The last stable offset is at or before it: where the first transaction
 begins that has not ended. Readers at read_committed get no further, and are told what was aborted before.
@@ -13,37 +15,26 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
+from braidmq.broker.append_line import AppendLine, Turn
+from braidmq.broker.batch_form import BatchForm, Prepared
 from braidmq.broker.group_commit import GroupCommit, Job
-from braidmq.config import Flush, TimestampType, TopicConfig
+from braidmq.broker.opening import Opener
+from braidmq.config import Flush, TopicConfig
+from braidmq.log.aborted import Aborted
+from braidmq.log.cold import Cold, ColdJob, ColdRead
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
 from braidmq.log.log import Appended, FlushJob, Log
-from braidmq.log.transactions import Aborted, EndMarker, Guard
+from braidmq.log.transactions import EndMarker, Guard
 from braidmq.platform.disk import Disk
-from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import (
-    BatchHeader,
-    check_produced,
-    parse_header,
-    recompress,
-    records,
-    restamp_append_time,
-)
+from braidmq.wire.records import parse_header
 
 LEADER_EPOCH = 0
 
 logger = logging.getLogger("braid.partition")
-
-_CODECS = {
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
 
 
 class Watcher(Protocol):
@@ -55,12 +46,17 @@ class Watcher(Protocol):
 DurableCallback = Callable[[ErrorCode], None]
 
 
+class NotReady(Exception):
+    """What is to be read is being brought from the disk; who watches the partition hears when it is there."""
+
+
 class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_codec", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits", "_log",
-        "_on_dirty", "_open", "_plain", "_watchers", "dirty", "index", "syncs", "topic",
+        "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits",
+        "_form", "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_refusal", "_watchers", "deleted",
+        "dirty", "index", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +65,7 @@ class Partition:
         index: int,
         directory: Path,
         config: TopicConfig,
-        open_log: Callable[[Path, TopicConfig], Log],
+        opener: Opener,
         commit: GroupCommit,
         on_dirty: Callable[[Partition], None],
         disk: Disk,
@@ -78,12 +74,21 @@ class Partition:
         self.index = index
         self._directory = directory
         self.dirty = False
-        self._open = open_log
+        self._opener = opener
+        self.deleted = False
+        """Whether its topic was deleted: it is not opened again, and errors of its files are no news."""
         self._commit = commit
         self._on_dirty = on_dirty
         self._disk = disk
         self._compactor: Compactor | None = None
         self._log: Log | None = None
+        self._open_waits: list[Callable[[], None]] | None = None
+        self._refusal: ApiError | None = None
+        """Why the log is not open, since somebody last waited for it."""
+        self._cold_jobs: set[tuple[int, int]] | None = None
+        self._line: AppendLine | None = None
+        self.ready = False
+        """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
         self._watchers: set[Watcher] | None = None
@@ -92,10 +97,9 @@ class Partition:
 
     def _set_config(self, config: TopicConfig) -> None:
         self._config = config
-        self._codec = _CODECS.get(config.compression_type)
+        self._form = BatchForm(config)
         self.syncs = config.flush == Flush.SYNC.value
-        append_time = config.message_timestamp_type == TimestampType.APPEND.value
-        self._plain = self._codec is None and not append_time and not config.compacts
+        self._judge_ready()
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -114,20 +118,58 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """The log, opened and recovered if this is its first use."""
+        """The log. Who serves clients waits for `when_open` first: here a closed one is opened at once."""
         if self._log is None:
-            try:
-                self._log = self._open(self.path, self._config)
-            except OSError as error:
-                raise ApiError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot open the log: {error}"
-                ) from error
+            if self._refusal is None:
+                outcome = self._opener.open_now(self)
+                if isinstance(outcome, ApiError):
+                    raise outcome
+                self.adopt(outcome)
+                return outcome
+            raise self._refusal
         return self._log
+
+    def when_open(self, then: Callable[[], None]) -> None:
+        """Calls back when the log is open, or when `log` says why it is not; at once if there is no wait."""
+        if self._log is not None or self.deleted:
+            then()
+            return
+        if self._open_waits is None:
+            self._open_waits = []
+            self._refusal = None
+            self._opener.request(self)
+        self._open_waits.append(then)
+
+    def prefer_open(self) -> None:
+        """Somebody waits with a write: this log is opened before others."""
+        self._opener.prefer(self)
+
+    def opened(self, outcome: Log | ApiError) -> None:
+        """What became of opening the log in a thread."""
+        if isinstance(outcome, Log):
+            if self.deleted:
+                outcome.abandon()
+            elif self._log is None:
+                self.adopt(outcome)
+        elif not self.deleted:
+            self._refusal = outcome
+        waits, self._open_waits = self._open_waits, None
+        for then in waits or ():
+            try:
+                then()
+            except Exception:
+                logger.exception("%s: one who waited for the log has failed", self)
+        if self._watchers:
+            self._notify()
 
     def adopt(self, log: Log) -> None:
         """Takes a log that was opened elsewhere, in a thread that recovered it."""
         assert self._log is None, f"{self} is open already"
         self._log = log
+        self._judge_ready()
+
+    def _judge_ready(self) -> None:
+        self.ready = self._log is not None and self._line is None and self._form.plain
 
     @property
     def high_watermark(self) -> int:
@@ -145,19 +187,37 @@ class Partition:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, now_ms: int, guard: Guard | None = None) -> tuple[Appended, int]:
+    def append_waits(self, batch: memoryview) -> bool:
+        """Whether a batch must go `in_line`: the log is closed, others wait, or it takes long to prepare."""
+        return self._log is None or self._line is not None or self._form.takes_long(batch)
+
+    def in_line(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
+        """Calls `turn` when the batch may be appended, after those that came before it."""
+        if self._line is None:
+            self._line = AppendLine(self, self._opener.threads, self._leave_line)
+            self._judge_ready()
+        self._line.join(batch, now_ms, turn)
+
+    def _leave_line(self) -> None:
+        self._line = None
+        self._judge_ready()
+
+    def takes_long(self, batch: bytearray) -> bool:
+        """Whether preparing a batch may take longer than the loop may stand still."""
+        return self._form.takes_long(batch)
+
+    def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
+        """The batch, checked, as the topic wants it; may run in any thread."""
+        return self._form.prepare(self, batch, now_ms)
+
+    def append(
+        self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
+    ) -> tuple[Appended, int]:
         """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
 
         A batch that begins a transaction needs the guard with which it was verified.
         """
-        config = self._config
-        header = check_produced(batch, config.max_message_bytes)
-        if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms or (
-            now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
-        ):
-            self._check_timestamp(header, now_ms)
-        if not self._plain:
-            batch, header = self._as_the_topic_wants(batch, header, now_ms)
+        batch, header = self._form.prepare(self, batch, now_ms) if prepared is None else prepared
         log = self._log if self._log is not None else self.log
         appended = log.append(batch, header, LEADER_EPOCH, guard)
         self._grown(log)
@@ -189,37 +249,6 @@ class Partition:
                 self._commit.request(self)
             if self._watchers:
                 self._notify()
-
-    def _as_the_topic_wants(
-        self, batch: memoryview, header: BatchHeader, now_ms: int
-    ) -> tuple[memoryview, BatchHeader]:
-        """The batch under the topic's codec and clock; refused if a compacted topic could only lose it."""
-        config = self._config
-        if self._codec is not None and header.codec is not self._codec:
-            # Stored inflated, a batch may not become larger than what is accepted anyway.
-            cap = config.max_message_bytes if self._codec is Codec.NONE else None
-            batch = memoryview(recompress(batch, self._codec, cap))
-            header = check_produced(batch, config.max_message_bytes)
-        if config.message_timestamp_type == TimestampType.APPEND.value:
-            restamp_append_time(batch, now_ms)
-            header = parse_header(batch)
-        if config.compacts:
-            self._check_keys(batch)
-        return batch, header
-
-    def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
-        if self._config.message_timestamp_type == TimestampType.APPEND.value:
-            return
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"{self}: record time {header.max_timestamp} is outside of what the topic allows around the"
-            f" broker's {now_ms}; see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-        )
-
-    def _check_keys(self, batch: memoryview) -> None:
-        """A compacted topic keeps the newest of each key; a record without one could only be lost."""
-        if any(record.key is None for record in records(batch)):
-            raise ApiError(ErrorCode.INVALID_RECORD, f"{self} is compacted: every record needs a key")
 
     def when_durable(self, offset: int, callback: DurableCallback) -> None:
         """Calls back once everything below `offset` is on disk, or with an error when it never will be."""
@@ -294,15 +323,53 @@ class Partition:
     def read(self, offset: int, max_bytes: int, committed: bool = False) -> FileSlice | None:
         """Batches from `offset` up to the high watermark, as a file range; None if there are none yet.
 
-        With `committed` only up to the last stable offset.
+        With `committed` only up to the last stable offset. NotReady if the disk must be waited for first.
         """
-        log = self._log if self._log is not None else self.log
+        log = self._log
+        if log is None:
+            raise self._not_open()
         limit = log.durable_offset if self.syncs else log.end_offset
         if committed and log.producers.transactions is not None:
             limit = log.producers.transactions.last_stable_offset(limit)
         if limit <= offset <= log.end_offset:
             return None
-        return log.read(offset, max_bytes, limit)
+        try:
+            found = log.read(offset, max_bytes, limit, Cold.RAISES)
+        except ColdRead as cold:
+            self._fetch_cold(cold.job)
+            raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
+        except OSError as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot be read: {error}") from error
+        if found is not None and not self.dirty:
+            found.hot = False
+        return found
+
+    def _fetch_cold(self, job: ColdJob) -> None:
+        """Has a job done in a thread, once however many readers need it; then they try again."""
+        under_way = self._cold_jobs
+        if under_way is None:
+            under_way = self._cold_jobs = set()
+        if job.key in under_way:
+            return
+        under_way.add(job.key)
+
+        def done(_: BaseException | None) -> None:
+            under_way.discard(job.key)
+            job.done()
+            if self._watchers:
+                self._notify()
+
+        self._opener.threads.submit(job.run, done)
+
+    def _not_open(self) -> Exception:
+        refusal = self._refusal
+        if refusal is None:
+            self.when_open(_nothing)
+            return NotReady(f"{self} is being opened")
+        if not self.deleted:
+            # Told once; whoever asks next has it tried again.
+            self._refusal = None
+        return refusal
 
     def aborted(self, offset: int, found: FileSlice) -> list[Aborted]:
         """The aborted transactions among what `read` found from `offset` on."""
@@ -380,17 +447,21 @@ class Partition:
     def release_log(self) -> Log | None:
         """Gives the log away to be closed, None if it is not open; nobody else can reach it any more."""
         log, self._log = self._log, None
+        self._judge_ready()
         if log is not None:
             self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
         return log
 
     def discard(self) -> None:
         """Lets go of a deleted partition: nobody waits on, no handle stays, and nothing opens it again."""
-        self._open = self._refuse_to_open
+        self.deleted = True
+        self._refusal = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self}: the topic was deleted")
         self._give_up(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self._log is not None:
             self._log.abandon()
             self._log = None
+        self._judge_ready()
 
-    def _refuse_to_open(self, _path: Path, _config: TopicConfig) -> NoReturn:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self}: the topic was deleted")
+
+def _nothing() -> None:
+    """For those who watch the partition anyway."""

@@ -2,6 +2,11 @@
 
 Transactions need one now and then in the middle of a change that cannot wait. So some are always kept in
 reserve, and the next block is fetched before they are used up.
+
+Unique for ever means also after metadata of last week was restored. A second producer with an id that a
+partition remembers would have its records taken for repetitions, and lost. So the first block of each run
+begins at the time in microseconds, if that is above what the store says: a broker gives out fewer ids than
+microseconds pass, so ids given out since the backup are below that time.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import logging
 
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.cluster.store import Store
+from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
 
 KEY = "producer-ids/next"
@@ -23,8 +29,9 @@ log = logging.getLogger("braid.broker")
 class ProducerIds:
     """The next free id. A crash loses the rest of a block, never reuses any of it."""
 
-    def __init__(self, store: Store, threads: DiskThreads) -> None:
+    def __init__(self, store: Store, threads: DiskThreads, clock: Clock) -> None:
         self._store = store
+        self._first = clock.wall_ms() * 1000
         self._threads = threads
         self._next = 0
         self._end = 0
@@ -66,7 +73,7 @@ class ProducerIds:
         async with self._reserving:
             if self._end - self._next > left_min:
                 return
-            start = int(self._store.get(KEY) or 0)
+            start = max(int(self._store.get(KEY) or 0), self._first)
             try:
                 await self._threads.run(lambda: self._store.commit({KEY: start + BLOCK}))
             except OSError as error:

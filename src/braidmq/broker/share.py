@@ -16,9 +16,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from braidmq.broker.given_up import GivenUp
 from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.opening import opened
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import STATE_TOPIC, Place, StoredWindow, StoredWindows, tombstones
 from braidmq.broker.topics import Topics
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
@@ -58,6 +60,7 @@ class Sharing:
         self._alarm_of: dict[Place, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._given_up = GivenUp(self._loop)
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -79,7 +82,9 @@ class Sharing:
             partition = self._partition(place)
             if partition is None:
                 # The broker went down between deleting the topic and forgetting what was kept for it.
-                self._state.append(tombstones(place))
+                # Without a record of that the topic may be set aside, and come back.
+                if self._topics.was_deleted(place.topic_id):
+                    self._state.append(tombstones(place))
             else:
                 committed = self._options_of(place.group_id).committed
                 window = self._restore(place, stored)
@@ -101,6 +106,7 @@ class Sharing:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        self._given_up.write()
 
     # -- windows --------------------------------------------------------------------------------
 
@@ -113,7 +119,9 @@ class Sharing:
         return [part for part in self._parts.values() if part.place.group_id == group_id]
 
     async def open(self, places: Iterable[Place]) -> None:
-        """Makes the windows that are not there yet; where they start is on disk on return."""
+        """Opens the partitions, and makes the windows that are not there yet; those are on disk on return."""
+        places = list(places)
+        await opened(found for place in places if (found := self._partition(place)) is not None)
         missing = [place for place in places if place not in self._parts]
         if not missing:
             return
@@ -170,10 +178,8 @@ class Sharing:
 
     # -- delivery -------------------------------------------------------------------------------
 
-    def acquire(
-        self, part: SharePartition, member_id: str, records_max: int, bytes_max: int, exact: bool
-    ) -> Delivered:
-        delivered = part.acquire(member_id, self.now_ms(), records_max, bytes_max, exact)
+    def acquire(self, part: SharePartition, member_id: str, limits: AnswerLimits) -> Delivered:
+        delivered = part.acquire(member_id, self.now_ms(), limits)
         self._after(part)
         return delivered
 
@@ -221,15 +227,7 @@ class Sharing:
 
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():
-            log.info(
-                "group %s, %s: offsets %d to %d are not delivered again: %s after %d deliveries",
-                part.place.group_id,
-                part.partition,
-                archived.first,
-                archived.last,
-                archived.reason.name.lower(),
-                archived.deliveries,
-            )
+            self._given_up.note(part.place.group_id, part.partition, archived)
         self._set_alarm(part)
 
     # -- forgetting -----------------------------------------------------------------------------

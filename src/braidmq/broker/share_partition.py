@@ -1,8 +1,10 @@
 """One partition as a share group reads it: the delivery window over the log.
 
-What is acquired is cut from the log batch by batch: a client gets whole batches, those that hold a record it
-has acquired, and is told the offsets that are its own. Batches that lie between and belong to others are not
-sent. A limit on records is rounded up to the end of a batch, unless it is to be kept exactly.
+What is acquired is cut from the log batch by batch, as ranges of its files that are sent without being read.
+A client gets whole batches, those that hold a record it has acquired, and is told the offsets that are its
+own. Batches that lie between and belong to others are not sent. A limit on records is rounded up to the end
+of a batch, unless it is to be kept exactly. A limit on bytes is kept, except for the first batch of an
+answer: one that is larger than the limit must be readable.
 
 A group at read_committed reads up to the last stable offset. To it, batches of aborted transactions are no
 messages, as markers are none: they are passed over and never sent.
@@ -14,18 +16,20 @@ import logging
 from typing import NamedTuple, Protocol
 
 from braidmq.broker.internal_topic import KeyValue
-from braidmq.broker.partition import Partition
+from braidmq.broker.partition import NotReady, Partition
 from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
 from braidmq.delivery import stored
-from braidmq.delivery.status import Acknowledgement, Acquired, Archived, NotHeld, Reading, State
+from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, NotHeld, Reading
 from braidmq.delivery.window import DeliveryWindow, joined
-from braidmq.log.transactions import Aborted
+from braidmq.log.aborted import Aborted
+from braidmq.log.files import FileSlice
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
 
 log = logging.getLogger("braid.share")
 
 READ_BYTES = 256 * 1024
+HEADERS_BYTES = 16 * 1024
 
 
 class Watcher(Protocol):
@@ -34,15 +38,26 @@ class Watcher(Protocol):
     def on_available(self) -> None: ...
 
 
-class Delivered(NamedTuple):
-    """Batches, and which offsets in them were acquired."""
+class AnswerLimits(NamedTuple):
+    """How much more an answer may hold."""
 
-    records: bytes
+    records_max: int
+    bytes_max: int
+    exact: bool = False
+    """Whether `records_max` holds to the record, not to the end of its batch."""
+    first: bool = True
+    """Whether the answer is empty so far, so that one batch may exceed `bytes_max`."""
+
+
+class Delivered(NamedTuple):
+    """Batches as ranges of files, to be sent or released, and which offsets in them were acquired."""
+
+    records: list[FileSlice]
     acquired: list[Acquired]
 
 
 class Batch(NamedTuple):
-    """A batch of the log, and where it lies in the bytes read."""
+    """A batch of the log, and where it lies in what was found."""
 
     first: int
     last: int
@@ -71,40 +86,52 @@ class SharePartition:
 
     # -- handing out ----------------------------------------------------------------------------
 
-    def acquire(
-        self, member_id: str, now_ms: int, records_max: int, bytes_max: int, exact: bool = False
-    ) -> Delivered:
-        """Hands out what is available, up to the high watermark and (whole batches) the limits."""
+    def acquire(self, member_id: str, now_ms: int, limits: AnswerLimits) -> Delivered:
+        """Hands out what is available, up to the high watermark and (whole batches) the limits.
+
+        NotReady if the disk has to be waited for before there is anything.
+        """
         self.follow_log()
         acquired: list[Acquired] = []
-        pieces: list[memoryview] = []
-        left, size = records_max, 0
-        while left > 0 and (size < bytes_max or not pieces):
+        records: list[FileSlice] = []
+        left, bytes_left = limits.records_max, limits.bytes_max
+        while left > 0 and bytes_left > 0:
             offset = self.window.fetch_offset(now_ms)
-            found = None if offset is None else self._read(offset, min(READ_BYTES, bytes_max - size))
-            if offset is None or found is None:
+            if offset is None:
                 break
-            content, batches = found
-            taken = self._take(member_id, now_ms, left, offset, batches, exact)
-            for batch in _holding(batches, taken):
-                pieces.append(content[batch.begin : batch.end])
-                size += batch.end - batch.begin
+            try:
+                found = self._read(offset, bytes_left, limits.first and not records)
+            except (ApiError, NotReady):
+                if acquired:
+                    break  # they are handed out; what is wrong behind them is said next time
+                raise
+            if found is None:
+                break
+            try:
+                batches = self._batches(offset, found)
+                taken = self._take(member_id, now_ms, left, offset, batches, limits.exact)
+                held = _slices(found, _holding(batches, taken))
+            finally:
+                found.release()
+            records += held
+            bytes_left -= sum(one.size for one in held)
             acquired += taken
             left -= sum(last - first + 1 for first, last, _ in taken)
             if not taken and self.window.fetch_offset(now_ms) == offset:
                 break
-        return Delivered(b"".join(pieces), joined(acquired))
+        return Delivered(records, joined(acquired))
 
-    def _read(self, offset: int, bytes_max: int) -> tuple[memoryview, list[Batch]] | None:
-        found = self.partition.read(offset, max(1, bytes_max), self.committed)
-        if found is None:
-            return None
-        try:
-            content = memoryview(found.read())
-            aborted = self.partition.aborted(offset, found) if self.committed else []
-            return content, _batches(content, aborted)
-        finally:
+    def _read(self, offset: int, bytes_max: int, first: bool) -> FileSlice | None:
+        """At most `bytes_max` from the batch at `offset` on; the first batch of an answer may be larger."""
+        found = self.partition.read(offset, min(READ_BYTES, bytes_max), self.committed)
+        if found is not None and found.size > bytes_max and not first:
             found.release()
+            return None
+        return found
+
+    def _batches(self, offset: int, found: FileSlice) -> list[Batch]:
+        aborted = self.partition.aborted(offset, found) if self.committed else []
+        return _batches(found, aborted)
 
     def _take(
         self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[Batch], exact: bool
@@ -155,9 +182,7 @@ class SharePartition:
     def lag(self) -> int:
         """Records that are readable and not settled."""
         settled = sum(
-            last - first + 1
-            for first, last, status in self.window.runs()
-            if status.state is State.ACKED or status.state is State.ARCHIVED
+            last - first + 1 for first, last, status in self.window.runs() if status.state in SETTLED
         )
         return max(0, self.partition.high_watermark - self.window.start_offset - settled)
 
@@ -195,19 +220,36 @@ class SharePartition:
                 log.exception("%s: one who waited for records has failed", self.partition)
 
 
-def _batches(content: memoryview, aborted: list[Aborted]) -> list[Batch]:
-    """The whole batches at the start of `content`; the last one may be cut, and is left out then."""
+def _batches(found: FileSlice, aborted: list[Aborted]) -> list[Batch]:
+    """The whole batches at the start of `found`; the last one may be cut, and is left out then.
+
+    Only headers are needed, so what lies past the end of a piece that was read is not read.
+    """
     batches = []
-    at = 0
-    while len(content) - at >= HEADER_BYTES:
-        header = parse_header(content, at)
+    at = piece_at = 0
+    piece = b""
+    while found.size - at >= HEADER_BYTES:
+        if at + HEADER_BYTES > piece_at + len(piece):
+            piece_at, piece = at, found.read_part(at, HEADERS_BYTES)
+        header = parse_header(piece, at - piece_at)
         end = at + header.size
-        if end > len(content):
+        if end > found.size:
             break
         has_messages = not header.is_control and not _was_aborted(header, aborted)
         batches.append(Batch(header.base_offset, header.last_offset, at, end, has_messages))
         at = end
     return batches
+
+
+def _slices(found: FileSlice, batches: list[Batch]) -> list[FileSlice]:
+    """The batches as ranges of the file; those that follow each other are one."""
+    ranges: list[tuple[int, int]] = []
+    for batch in batches:
+        if ranges and ranges[-1][1] == batch.begin:
+            ranges[-1] = (ranges[-1][0], batch.end)
+        else:
+            ranges.append((batch.begin, batch.end))
+    return [found.part(begin, end - begin) for begin, end in ranges]
 
 
 def _was_aborted(header: BatchHeader, aborted: list[Aborted]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from braidmq.wire.errors import ApiError, ErrorCode
 NAME_LENGTH_MAX = 249
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """Where the broker keeps records of its own, by Kafka's names: clients may read them, only it writes them."""
-# File systems allow 255 bytes, of which the id and the mark of a deleted topic need some.
+PINNED = {"flush": Flush.SYNC.value, "cleanup.policy": "compact"}
+"""Options that the broker's own topics have whatever anybody sets."""
+# File systems allow 255 bytes, of which the id and the marks of deleted and unknown topics need some.
 DIRECTORY_NAME_CHARACTERS = 200
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -36,9 +38,12 @@ class TopicRecord:
     def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicRecord:
         return cls(name, bytes.fromhex(value["id"]), int(value["partitions"]), dict(value["config"]))
 
+    def renamed(self, name: str) -> TopicRecord:
+        return replace(self, name=name)
+
     @property
     def directory_name(self) -> str:
-        """The id is part of it, so a topic created anew under an old name never finds the old one's files."""
+        """The id is part of it, so a recreated topic never finds the files of the old one."""
         return f"{self.name[:DIRECTORY_NAME_CHARACTERS]}.{self.id.hex()[:12]}"
 
 
@@ -46,10 +51,9 @@ def effective_config(config: Config, name: str, overrides: Mapping[str, str]) ->
     """The options under which a topic is kept: its own, then the broker's.
 
     The broker's own topics wait for the disk, whatever is the default: a position that a power loss took back
-    would undo a transaction that was answered as committed.
+    would undo a transaction that was answered as committed. And nothing is removed from them by age.
     """
-    pinned = {"flush": Flush.SYNC.value} if name in INTERNAL_TOPICS else {}
-    return config.topic({**overrides, **pinned})
+    return config.topic({**overrides, **(PINNED if name in INTERNAL_TOPICS else {})})
 
 
 class Topic:
@@ -92,6 +96,9 @@ def check_name(name: str) -> None:
 
 
 def check_pinned(name: str, overrides: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG if the broker's own topic is not to wait for the disk."""
-    if name in INTERNAL_TOPICS and overrides.get("flush", Flush.SYNC.value) != Flush.SYNC.value:
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"topic {name!r} is the broker's own and is kept flush=sync")
+    """Raises INVALID_CONFIG if the broker's own topic is to be kept as it must not be."""
+    for option, value in PINNED.items() if name in INTERNAL_TOPICS else ():
+        if overrides.get(option, value) != value:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG, f"topic {name!r} is the broker's own and is kept {option}={value}"
+            )

@@ -2,29 +2,55 @@
 
 Every change is committed to the metadata store before it shows. Changes are made one at a time; reading
 never waits. A topic's directory is made when it is created and its partitions' on first use, so creating
-ten thousand partitions is one small write.
+ten thousand partitions is one small write. Deleting one commits a record of that, and the files are removed
+later (`broker/deletions.py`). What else is in `topics/` is never removed (`broker/topic_directories.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from braidmq.broker.deletions import Deletion, Deletions
 from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
-from braidmq.broker.topic import Topic, TopicRecord, check_name, check_pinned, effective_config
+from braidmq.broker.topic import (
+    INTERNAL_TOPICS,
+    Topic,
+    TopicRecord,
+    check_name,
+    check_pinned,
+    effective_config,
+)
+from braidmq.broker.topic_directories import (
+    SET_ASIDE_SUFFIX,
+    describe,
+    description,
+    set_right,
+    survey,
+)
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import Config, ConfigError, check_topic_overrides
+from braidmq.log.flush import sync_ancestors
+from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PREFIX = "topics/"
-TRASH_SUFFIX = ".deleted"
 PARTITIONS_PER_TOPIC_MAX = 100_000
+DESCRIBED_PER_ROUND = 64
+REFRESHED_TOGETHER = 500
+"""Partitions that take over new options before others have their turn."""
 
 PartitionFactory = Callable[[Topic, int], Partition]
+Forget = Callable[[], Awaitable[None]]
+
+log = logging.getLogger("braid.topics")
 
 
 class Topics:
@@ -38,9 +64,12 @@ class Topics:
         store: Store,
         threads: DiskThreads,
         partitions: PartitionFactory,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._root = data / "topics"
+        self._deletions = Deletions(store, disk, self._root, threads, clock)
+        self._undescribed: deque[Topic] = deque()
         self._disk = disk
         self._store = store
         self._threads = threads
@@ -53,14 +82,34 @@ class Topics:
         """Goes up whenever a topic is made, grown or deleted."""
 
     def load(self) -> None:
-        """Finds the topics of the store, and clears away what deleted ones left behind."""
-        self._disk.makedirs(self._root)
+        """Finds the topics of the store, and sets directories aside that belong to none."""
+        if self._disk.makedirs(self._root) is not None:
+            sync_ancestors(self._disk, self._root)
         for key, value in self._store.items(PREFIX):
             self._install(TopicRecord.from_json(key.removeprefix(PREFIX), value))
-        known = {topic.path.name for topic in self._by_name.values()}
-        for name in self._disk.listdir(self._root):
-            if name not in known:
-                self._remove_tree(self._root / name)
+        self._deletions.load()
+        self._look_at_directories()
+        self._undescribed.extend(self._by_name.values())
+
+    def _look_at_directories(self) -> None:
+        by_directory = {topic.path.name: topic.name for topic in self._by_name.values()}
+        names = self._disk.listdir(self._root)
+        found = survey(names, set(by_directory), self._deletions.directories)
+        for name in found.missing:
+            log.warning(
+                "topic %s: its directory %s is missing, the topic is empty; if the metadata was restored from"
+                " a backup, the topic had been deleted since: delete it again", by_directory[name], name,
+            )  # fmt: skip
+        for name in found.returned:
+            log.warning("topic %s: its directory %s was set aside, it is back", by_directory[name], name)
+        for name in (*found.unknown, *(name.removesuffix(SET_ASIDE_SUFFIX) for name in found.set_aside)):
+            log.warning(
+                "the metadata does not know the directory topics/%s: it is set aside as %s and kept;"
+                " braid doctor DIR --adopt %s brings its topic back", name, name + SET_ASIDE_SUFFIX, name,
+            )  # fmt: skip
+        for complaint in set_right(self._disk, self._root, found):
+            log.error("topics/%s", complaint)
+        self._deletions.found_again(found.trash)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -82,6 +131,14 @@ class Topics:
     def check_new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
         """Raises what creating this topic would raise."""
         check_name(name)
+        if name in INTERNAL_TOPICS:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} is the broker's own, and it creates that itself when it needs it",
+            )
+        self._check_room(name, partition_count, overrides)
+
+    def _check_room(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
         if name in self._by_name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
         self._check_count(name, partition_count, self.partition_count + partition_count)
@@ -97,18 +154,26 @@ class Topics:
     async def create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
         async with self._change:
             self.check_new(name, partition_count, overrides)
-            record = TopicRecord(name, new_uuid(), partition_count, dict(overrides))
+            return await self._create(name, partition_count, overrides)
 
-            def make() -> None:
-                self._disk.makedirs(self._root / record.directory_name)
-                self._disk.sync_directory(self._root)
-                self._put(record)
+    async def create_own(self, name: str, overrides: Mapping[str, str]) -> Topic:
+        """A topic of one partition that the broker keeps for itself; the one that is there, if there is."""
+        async with self._change:
+            found = self._by_name.get(name)
+            if found is None:
+                self._check_room(name, 1, overrides)
+                found = await self._create(name, 1, overrides)
+            return found
 
-            await self._commit(make)
-            return self._install(record)
+    async def _create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
+        record = TopicRecord(name, new_uuid(), partition_count, dict(overrides))
+        await self._commit(lambda: self._make(record))
+        return self._install(record)
 
     async def find_or_create(self, name: str) -> Topic:
         """The topic, made with the default partition count if it is not there (auto-creation)."""
+        if name in INTERNAL_TOPICS:
+            return self.get(name)
         try:
             return self._by_name.get(name) or await self.create(name, self._config.num_partitions, {})
         except ApiError as error:
@@ -134,6 +199,7 @@ class Topics:
             record = TopicRecord(name, topic.id, partition_count, topic.record.overrides)
             await self._commit(lambda: self._put(record))
             topic.record = record
+            self._undescribed.append(topic)
             self._fill(topic)
 
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
@@ -145,22 +211,75 @@ class Topics:
             record = TopicRecord(name, topic.id, len(topic.partitions), dict(overrides))
             await self._commit(lambda: self._put(record))
             topic.record = record
+            self._undescribed.append(topic)
             topic.config = effective_config(self._config, name, overrides)
             for partition in topic.partitions:
                 partition.reconfigure(topic.config)
 
-    async def delete(self, name: str) -> None:
+    async def refresh_options(self) -> None:
+        """The broker's defaults have changed: every topic takes them over where it has no own value."""
+        for name in list(self._by_name):
+            async with self._change:
+                topic = self._by_name.get(name)
+                if topic is not None:
+                    await self._refresh(topic)
+            await asyncio.sleep(0)
+
+    async def _refresh(self, topic: Topic) -> None:
+        config = effective_config(self._config, topic.name, topic.record.overrides)
+        if config == topic.config:
+            return
+        topic.config = config
+        for count, partition in enumerate(topic.partitions, 1):
+            partition.reconfigure(config)
+            if count % REFRESHED_TOGETHER == 0:
+                await asyncio.sleep(0)
+
+    async def delete(self, name: str, forget: Forget | None = None) -> None:
+        """Deletes a topic. `forget` drops what is kept under its name, before it can be created again."""
         async with self._change:
             topic = self.get(name)
-            await self._commit(lambda: self._store.commit({}, deletes=[PREFIX + name]))
+            deletion, outdated = self._deletions.begin(topic), self._deletions.outdated()
+            puts = {deletion.key: deletion.to_json(done=False)}
+            await self._commit(lambda: self._store.commit(puts, deletes=[PREFIX + name, *outdated]))
+            self._deletions.committed(deletion, outdated)
             del self._by_name[name]
             del self._by_id[topic.id]
             self.version += 1
             self.partition_count -= len(topic.partitions)
             for partition in topic.partitions:
                 partition.discard()
-            # The store has forgotten it; if this does not finish, the next start clears it away.
-            await self._threads.run(lambda: self._remove_tree(topic.path))
+            if forget is not None:
+                await forget()
+            deletion.forgotten = True
+
+    # -- what is left of changes ----------------------------------------------------------------
+
+    def unfinished_deletions(self) -> list[Deletion]:
+        """Deletions of earlier runs after which something may be kept under the topic's name."""
+        return self._deletions.unfinished
+
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Whether a topic that is not there was deleted; else it may be set aside."""
+        return self._deletions.holds(topic_id)
+
+    async def tidy(self) -> None:
+        """One round of the work that no client waits for: removes files, describes topics."""
+        await self._deletions.remove()
+        async with self._change:
+            count = min(len(self._undescribed), DESCRIBED_PER_ROUND)
+            topics = [self._undescribed.popleft() for _ in range(count)]
+            topics = [topic for topic in topics if self._by_id.get(topic.id) is topic]
+            if topics:
+                await self._threads.run(lambda: self._describe(topics))
+
+    def _describe(self, topics: list[Topic]) -> None:
+        for topic in topics:
+            try:
+                if self._disk.exists(topic.path) and description(self._disk, topic.path) != topic.record:
+                    describe(self._disk, topic.path, topic.record)
+            except OSError as error:
+                log.warning("topic %s: its description could not be written: %s", topic.name, error)
 
     # -- details --------------------------------------------------------------------------------
 
@@ -176,6 +295,19 @@ class Topics:
                 f"topic {name!r}: the broker would hold {total:,} partitions;"
                 f" partitions.max={self._config.partitions_max:,}",
             )
+
+    def _make(self, record: TopicRecord) -> None:
+        directory = self._root / record.directory_name
+        self._disk.makedirs(directory)
+        try:
+            describe(self._disk, directory, record)
+            self._disk.sync_directory(self._root)
+            self._put(record)
+        except OSError:
+            # Nobody has written to it. Left there, it would be reported as a topic that was lost.
+            with suppress(OSError):
+                self._disk.remove_tree(directory)
+            raise
 
     def _put(self, record: TopicRecord) -> None:
         self._store.commit({PREFIX + record.name: record.to_json()})
@@ -203,9 +335,3 @@ class Topics:
         )
         self.partition_count += len(topic.partitions) - have
         self.version += 1
-
-    def _remove_tree(self, path: Path) -> None:
-        trash = path if path.name.endswith(TRASH_SUFFIX) else path.with_name(path.name + TRASH_SUFFIX)
-        if trash != path:
-            self._disk.rename(path, trash)
-        self._disk.remove_tree(trash)

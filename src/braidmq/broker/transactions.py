@@ -81,6 +81,8 @@ class TransactionCoordinator:
         self._alarm = Alarm(clock, self._on_due)
         self._stopped = False
         self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._adding: dict[str, list[asyncio.Future[None]]] = {}
+        """Requests that add partitions and are not answered yet."""
         self.transactions = Transactions(settings, producer_ids.take_now)
 
     # -- start and end --------------------------------------------------------------------------
@@ -154,6 +156,18 @@ class TransactionCoordinator:
         A client is answered before its markers are written. It could be told to ask again, but the stock
         ones do that after 20 ms and more, in every transaction.
         """
+        answered: asyncio.Future[None] = self._loop.create_future()
+        adding = self._adding.setdefault(request.transactional_id, [])
+        adding.append(answered)
+        try:
+            return await self._added_in_time(request, call)
+        finally:
+            adding.remove(answered)
+            if not adding:
+                self._adding.pop(request.transactional_id, None)
+            answered.set_result(None)
+
+    async def _added_in_time(self, request: AddPartitions, call: Callable[[Token], list[Effect]]) -> Added:
         deadline_s = self._loop.time() + FINISH_WAIT_MAX_S
         while True:
             added: Added = await self._answer(call)
@@ -176,6 +190,13 @@ class TransactionCoordinator:
                 log.exception("transactional id %r: one who waited has failed", transactional_id)
 
     async def end(self, request: End) -> Ended:
+        """Commits or aborts, after the partitions that were to be added before are added.
+
+        librdkafka does not wait for that answer before it aborts. The abort must not overtake it: it would be
+        taken for an abort of the transaction before, which is refused with INVALID_TXN_STATE and fatal.
+        """
+        for answered in tuple(self._adding.get(request.transactional_id, ())):
+            await answered
         return await self._answer(lambda token: self.transactions.end(request, token, self.now()))
 
     def ask(self, request: AddPartitions, then: Callable[[Added], None]) -> None:
@@ -263,15 +284,19 @@ class TransactionCoordinator:
             return
         outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
         end = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
-        try:
-            stored_at = partition.append_marker(end, marker.transaction_version)
-        except ApiError as error:
-            settled(error.code)
-        else:
-            if partition.syncs:
-                partition.when_durable(stored_at, settled)
+
+        def write() -> None:
+            try:
+                stored_at = partition.append_marker(end, marker.transaction_version)
+            except ApiError as error:
+                settled(error.code)
             else:
-                settled(ErrorCode.NONE)
+                if partition.syncs:
+                    partition.when_durable(stored_at, settled)
+                else:
+                    settled(ErrorCode.NONE)
+
+        partition.when_open(write)
 
     def _partition(self, place: Place) -> Partition | None:
         topic = self._topics.find(place[0])

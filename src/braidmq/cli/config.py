@@ -8,7 +8,7 @@ import typer
 
 from braidmq.cli.options import AsJson
 from braidmq.cli.output import print_json, print_table
-from braidmq.config import GROUP, SERVER, TOPIC, Option, find
+from braidmq.config import DYNAMIC, GROUP, SERVER, TOPIC, Option, find
 
 _DEFAULTS = {
     "topic": "; given to a broker, the default of its topics",
@@ -54,6 +54,7 @@ def _row(option: Option) -> dict[str, Any]:
         "unit": option.unit,
         "permitted": option.bounds(),
         "environment": None if option in GROUP else option.environment,
+        "dynamic": _is_dynamic(option),
         "why": option.why,
     }
 
@@ -66,6 +67,11 @@ def _explain(option: Option) -> None:
     print(f"  scope      {_scope(option)}{_DEFAULTS.get(_scope(option), '')}")
     if option not in GROUP:
         print(f"  variable   {option.environment}")
+    print(f"  change     {'at once, by admin clients' if _is_dynamic(option) else 'with a restart'}")
+
+
+def _is_dynamic(option: Option) -> bool:
+    return option in GROUP or option.name in DYNAMIC
 
 
 def _scope(option: Option) -> str:

@@ -1,16 +1,15 @@
 """`braid doctor`: is everything on disk what it was when it was written?
 
 It reads every segment, index, checkpoint and snapshot, and the metadata journal, of a broker that is stopped.
-Without --repair nothing is changed. What a repair does is told file by file, and which records are lost.
+Without --repair or --adopt nothing is changed. What they do is printed file by file, and which records are
+lost.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -39,20 +38,44 @@ class Report(NamedTuple):
 def doctor(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The broker's data directory.")],
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    adopt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adopt",
+            metavar="NAME",
+            help="Bring back a topic that the metadata does not know; all: every one.",
+        ),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Adopt in the place of a topic of that name, and set that aside."),
+    ] = False,
+    adopt_as: Annotated[
+        str | None, typer.Option("--adopt-as", metavar="NAME", help="Adopt under another name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify every segment, index and checkpoint of a stopped broker; mend them with --repair.
+
+    Directories of topics that the metadata does not know are kept and reported; --adopt brings them back.
 
     Exit code 0: nothing is wrong, or all of it was mended. 1: something is still damaged.
 
     Examples:
     braid doctor braid-data
     braid doctor braid-data --repair --json
+    braid doctor braid-data --adopt orders
     """
+    from braidmq.cli.doctor_metadata import adopt as bring_back
+    from braidmq.cli.doctor_metadata import examine_directories, examine_journal
+
     lock = _lock(directory)
     try:
+        reports = [Report(".", *examine_journal(directory, repair, adopting=bool(adopt)))]
+        deeds = bring_back(directory, adopt, adopt_as, replace) if adopt else []
+        unknown = [] if reports[0].left else examine_directories(directory)
+        reports.append(Report("topics", unknown, deeds, unknown))
         partitions = _partitions(directory)
-        reports = [_examine_metadata(directory, repair)]
         for path in _with_progress(partitions, "mending" if repair else "verifying", as_json):
             reports.append(_examine_partition(directory, path, repair))
     finally:
@@ -71,7 +94,7 @@ def _lock(directory: Path) -> DirectoryLock:
 
     if not directory.is_dir():
         raise UserMistake(f"{directory} is not a directory")
-    if not (directory / METADATA).exists():
+    if not (directory / METADATA).exists() and not (directory / "topics").is_dir():
         raise UserMistake(f"{directory} holds no broker's data; give the directory of braid serve --data")
     try:
         return DirectoryLock(directory)
@@ -80,8 +103,11 @@ def _lock(directory: Path) -> DirectoryLock:
 
 
 def _partitions(directory: Path) -> list[Path]:
-    """Directories with segments in them, without those of deleted topics that wait to be removed."""
-    found = {path.parent for path in (directory / "topics").rglob("*.log")}
+    """Directories of partitions, without those of deleted topics that wait to be removed.
+
+    One that has lost all its segments still has its checkpoint.
+    """
+    found = {path.parent for name in ("*.log", "checkpoint") for path in (directory / "topics").rglob(name)}
     return sorted(path for path in found if not any(part.endswith(".deleted") for part in path.parts))
 
 
@@ -97,31 +123,6 @@ def _examine_partition(directory: Path, path: Path, repair: bool) -> Report:
         deeds = mend(disk, path)
         left = verify(disk, path)
     return Report(str(path.relative_to(directory)), findings, deeds, left)
-
-
-def _examine_metadata(directory: Path, repair: bool) -> Report:
-    """Opens a copy of the journal, because opening mends a torn tail; damage before it cannot be mended."""
-    from braidmq.cluster.store import Store, StoreCorrupt
-    from braidmq.log.doctor import Finding
-    from braidmq.platform.disk import RealDisk
-
-    with TemporaryDirectory() as temporary:
-        copy = Path(temporary) / METADATA
-        shutil.copyfile(directory / METADATA, copy)
-        before_bytes = copy.stat().st_size
-        try:
-            Store(RealDisk(), copy).close()
-        except StoreCorrupt as error:
-            damage = [Finding(METADATA, 0, str(error))]
-            return Report(".", damage, [], damage)
-        whole_bytes = copy.stat().st_size
-    if whole_bytes == before_bytes:
-        return Report(".", [], [], [])
-    torn = [Finding(METADATA, whole_bytes, "the last change was cut off by a crash")]
-    if not repair:
-        return Report(".", torn, [], torn)
-    Store(RealDisk(), directory / METADATA).close()
-    return Report(".", torn, [f"{METADATA}: cut back to byte {whole_bytes}"], [])
 
 
 def _with_progress(partitions: list[Path], doing: str, as_json: bool) -> Iterator[Path]:

@@ -54,8 +54,12 @@ def describe(name: Group, as_json: AsJson = False, bootstrap: Bootstrap = BOOTST
         return
     print(f"{group.group_id}: {group.state}, {len(group.members)} members, lag {group.lag:,}")
     if group.members:
-        rows = [(m.member_id, m.client_id, m.host.lstrip("/"), m.instance_id or "-") for m in group.members]
-        print_table(("member", "client", "host", "instance"), rows)
+        runs_tasks = group.kind == "streams"
+        rows = [
+            (m.member_id, m.client_id, m.host.lstrip("/"), " ".join(m.tasks) or m.instance_id or "-")
+            for m in group.members
+        ]
+        print_table(("member", "client", "host", "tasks" if runs_tasks else "instance"), rows)
     if group.positions:
         print_table(
             ("topic", "partition#", "committed#", "end#", "lag#"),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
 PARQUET = "parquet"
 QUERY_ROWS = 1000
+DAY_MS = 86_400_000
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A folder written by braid lake archive.")]
 FolderOrTable = Annotated[
@@ -73,6 +74,15 @@ Columns = Annotated[
         "--schema", metavar="SCHEMA", help="Of JSON: 'id BIGINT, name STRING'. Of Avro: a file.avsc."
     ),
 ]
+RegistryId = Annotated[
+    int | None,
+    typer.Option(
+        "--registry-id",
+        min=1,
+        metavar="N",
+        help="Of avro-registry: which id --schema is; else the first.",
+    ),
+]
 DateBy = Annotated[
     str, typer.Option(help="Which day a row lies under: timestamp, archived, or a decoded column.")
 ]
@@ -99,6 +109,7 @@ def archive(
     rows_per_commit: RowsPerCommit = 2_000_000,
     decode: DecodeOption = None,
     schema: Columns = None,
+    registry_id: RegistryId = None,
     date_by: DateBy = "timestamp",
     skip_lost: SkipLost = False,
     group: Group = None,
@@ -121,6 +132,8 @@ def archive(
     """
     if schema is not None and decode is None:
         raise UserMistake("--schema says how to decode; add --decode json")
+    if registry_id is not None and decode is not Decode.AVRO_REGISTRY:
+        raise UserMistake("--registry-id is for values with an id of a registry; add --decode avro-registry")
     settings = client_options(command_config, options)
     with connected(bootstrap, settings) as cluster:
         check_topics(cluster, topics)
@@ -135,7 +148,7 @@ def archive(
             tuple(dict.fromkeys(topics)),
             rows_per_commit=rows_per_commit,
             date_by=date_by,
-            decode=_decoding(spark, decode, schema),
+            decode=_decoding(spark, decode, schema, registry_id),
             skip_lost=skip_lost,
             group=group,
             client_options=settings,
@@ -262,6 +275,9 @@ def reimport(
 def compact(
     folder: Folder,
     target_mb: Annotated[int, typer.Option(min=1, help="About this large should files become.")] = 128,
+    keep_commits_days: Annotated[
+        int, typer.Option(min=1, help="Commits that a snapshot sums up stay this long.")
+    ] = 7,
     master: Master = MASTER,
     config: SparkConfig = None,
     as_json: AsJson = False,
@@ -276,7 +292,7 @@ def compact(
 
         lake = Lake(folder)
         done = compaction.compact(lake, spark, target_mb * 1024 * 1024)
-        swept = compaction.sweep(lake)
+        swept = compaction.sweep(lake, commits_kept_ms=keep_commits_days * DAY_MS)
     found = {"merged": done.files_before, "into": done.files_after, "rows": done.rows, "deleted": swept}
     if as_json:
         print_json(found)
@@ -304,7 +320,9 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
     print(f"columns: {', '.join(found.columns)}")
 
 
-def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) -> Decoding | None:
+def _decoding(
+    spark: SparkSession, decode: Decode | None, schema: str | None, registry_id: int | None
+) -> Decoding | None:
     from braidmq.spark.lake.decode import Avro, Json, fields_of
     from braidmq.spark.pipelines.model import AvroSchema, Framing
 
@@ -315,7 +333,7 @@ def _decoding(spark: SparkSession, decode: Decode | None, schema: str | None) ->
     if schema is None or not Path(schema).is_file():
         raise UserMistake(f"--decode {decode.value} needs a file with the schema: --schema order.avsc")
     framing = Framing.REGISTRY if decode is Decode.AVRO_REGISTRY else Framing.PLAIN
-    return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing))
+    return Avro(AvroSchema(Path(schema).read_text(encoding="utf-8"), framing, registry_id))
 
 
 def _check_lake(folder: str) -> None:

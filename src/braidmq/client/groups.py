@@ -38,12 +38,17 @@ from braidmq.wire.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from braidmq.wire.messages.streams_groups import (
+    DescribedTasks,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+)
 
 # From version 10 on topics are named by id only; names are what people ask with.
 COMMIT_VERSION_MAX = 9
 FETCH_VERSION_MAX = 9
 DESCRIBE_VERSION_MAX = 5
-SHARE, CONSUMER = "share", "consumer"
+SHARE, CONSUMER, STREAMS = "share", "consumer", "streams"
 MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """Retriable for those who wait for a topic to be made. Here nobody does."""
 
@@ -74,6 +79,8 @@ class GroupMember:
     client_id: str
     host: str
     instance_id: str | None
+    tasks: tuple[str, ...] = ()
+    """Of a Kafka Streams application: subtopology_partition, standbys in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class Groups:
                 ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}; braid group list shows them"
             )
         kind = listed.group_type.lower()
-        read = {SHARE: _shared, CONSUMER: _server_assigned}.get(kind, _classic)
+        read = {SHARE: _shared, CONSUMER: _server_assigned, STREAMS: _streams}.get(kind, _classic)
         members = self._ask(group_id, lambda connection: read(connection, group_id))
         return GroupDescription(
             group_id, listed.group_state, kind, tuple(members), tuple(self.positions(group_id, kind))
@@ -173,17 +180,26 @@ class Groups:
             return {at: start.offset for at, start in starts.items()}
         return self._committed(group_id)
 
+    def texts(self, group_id: str, kind: str | None = None) -> dict[TopicPartition, str]:
+        """What was committed beside the offsets of a group, which most clients leave empty."""
+        if self._is_shared(group_id, kind):
+            return {}
+        return {at: text for at, (_, text) in self._fetched(group_id).items()}
+
     def _committed(self, group_id: str) -> dict[TopicPartition, int]:
+        return {at: offset for at, (offset, _) in self._fetched(group_id).items()}
+
+    def _fetched(self, group_id: str) -> dict[TopicPartition, tuple[int, str]]:
         # Up to version 7 the group is in one field, from 8 on in the other; so is the answer.
         groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
         request = OffsetFetchRequest(group_id=group_id, topics=None, groups=groups)
 
-        def ask(connection: Connection) -> dict[TopicPartition, int]:
+        def ask(connection: Connection) -> dict[TopicPartition, tuple[int, str]]:
             answer = connection.call(request, OffsetFetchResponse, FETCH_VERSION_MAX)
             group = answer.groups[0] if answer.groups else answer
             _raise_for(group.error_code, f"group {group_id}")
             return {
-                TopicPartition(topic.name, part.partition_index): part.committed_offset
+                TopicPartition(topic.name, part.partition_index): (part.committed_offset, part.metadata or "")
                 for topic in group.topics
                 for part in topic.partitions
                 if part.committed_offset >= 0
@@ -278,6 +294,24 @@ def _server_assigned(connection: Connection, group_id: str) -> list[GroupMember]
         GroupMember(each.member_id, each.client_id, each.client_host, each.instance_id)
         for each in group.members
     ]
+
+
+def _streams(connection: Connection, group_id: str) -> list[GroupMember]:
+    request = StreamsGroupDescribeRequest(group_ids=[group_id])
+    group = connection.call(request, StreamsGroupDescribeResponse).groups[0]
+    _raise_for(group.error_code, f"group {group_id}")
+    return [
+        GroupMember(
+            each.member_id, each.client_id, each.client_host, each.instance_id, _tasks(each.assignment)
+        )
+        for each in group.members
+    ]
+
+
+def _tasks(has: DescribedTasks) -> tuple[str, ...]:
+    active = [f"{one.subtopology_id}_{number}" for one in has.active_tasks for number in one.partitions]
+    standbys = [f"({one.subtopology_id}_{number})" for one in has.standby_tasks for number in one.partitions]
+    return (*active, *standbys)
 
 
 def _may_pass(error: ApiError | TimedOut) -> bool:

@@ -56,9 +56,8 @@ FEATURES_SINCE = 3
 # From here on a request is one of protocol 2.
 OFFSETS_VERSION_2 = 5
 END_VERSION_2 = 5
-# From 4 on AddPartitionsToTxn is for brokers; from 6 on InitProducerId speaks of two-phase commit.
+# From 4 on AddPartitionsToTxn is for brokers.
 ADD_PARTITIONS_VERSION_MAX = 3
-INIT_VERSION_MAX = 5
 OFFSET_FETCH_VERSION_MAX = 9
 PIPELINED_MAX = 64
 
@@ -116,7 +115,7 @@ class TransactionalClient:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
 
         def ask(connection: Connection) -> Identity:
-            answer = connection.call(request, InitProducerIdResponse, INIT_VERSION_MAX)
+            answer = connection.call(request, InitProducerIdResponse)
             _raise_for(answer.error_code, f"transactional id {transactional_id}")
             return Identity(transactional_id, answer.producer_id, answer.producer_epoch)
 

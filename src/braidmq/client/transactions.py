@@ -302,7 +302,14 @@ class Transactions:
             self._existing([at])
             request = WriteTxnMarkersRequest(markers=[marker])
             answer = self._cluster.leader(at).call(request, WriteTxnMarkersResponse)
-            _raise_for(answer.markers[0].topics[0].partitions[0].error_code, f"{at}")
+            code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+            if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise ApiError(
+                    code,
+                    f"{at}: the cluster takes no markers from this client; a Braid broker ends hanging"
+                    " transactions itself, and any other is aborted by its id: braid txn abort ID",
+                )
+            _raise_for(code, f"{at}")
 
         self._tried(write)
 

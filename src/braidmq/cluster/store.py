@@ -1,31 +1,34 @@
 """The metadata store of a single machine: a small map of keys to JSON values, kept in a journaled file.
 
-A commit is one journal entry, `length, crc32c, JSON`, appended and synced before it counts; either all of
-its puts and deletes happen or none. On opening, entries are replayed up to the first one that is torn or
-damaged at the tail; damage before intact entries is refused, because skipping it would bring deleted topics
-back or lose live ones. When the file has grown to several times its live content, it is rewritten beside
-itself and swapped in by rename.
+A commit is one entry of the journal, appended and synced before it counts; either all of its puts and deletes
+happen or none. On opening, entries are replayed. One that a crash has cut off is dropped; damage is refused,
+because skipping it would bring deleted topics back or lose live ones (`cluster/journal.py` says which is
+which). When the file has grown to several times its live content, it is rewritten beside itself and swapped
+in by rename. A rewrite only saves space, so one that fails fails no commit.
 
 Every value carries the revision of the commit that wrote it, and a commit may demand revisions, so that the
-same interface can stand on etcd where there are several machines.
+same interface can stand on etcd where there are several machines. Revisions survive rewriting and reopening.
 """
 
 from __future__ import annotations
 
-import json
-import struct
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from braidmq.platform.disk import Disk
-from braidmq.wire.checksum import crc32c
+from braidmq.cluster import journal
+from braidmq.cluster.journal import Tail
+from braidmq.platform.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 
-_ENTRY = struct.Struct(">II")
-ENTRY_BYTES_MAX = 64 * 1024 * 1024
 REWRITE_BYTES_MIN = 1024 * 1024
 REWRITE_FACTOR = 4
+KEYS_PER_ENTRY = 1000
+"""How many keys an entry of a rewritten journal holds, so that no entry grows too large."""
+
+log = logging.getLogger("braid.store")
 
 
 class Conflict(Exception):
@@ -33,7 +36,7 @@ class Conflict(Exception):
 
 
 class StoreCorrupt(Exception):
-    """The journal is damaged in the middle."""
+    """The journal is missing or damaged: what it held is not known."""
 
 
 class Store:
@@ -46,6 +49,7 @@ class Store:
         self._revision = 0
         self._failed: OSError | None = None
         self._lock = threading.Lock()
+        self._rewrite_above_bytes = 0
         if not disk.exists(path):
             disk.write_atomically(path, b"")
         self._replay()
@@ -61,10 +65,17 @@ class Store:
         entry = self._values.get(key)
         return 0 if entry is None else entry[0]
 
+    @property
+    def newest_revision(self) -> int:
+        """The revision of the last commit."""
+        return self._revision
+
     def items(self, prefix: str) -> Iterator[tuple[str, Any]]:
         """Keys that start with `prefix`, in order, with their values."""
-        for key in sorted(key for key in self._values if key.startswith(prefix)):
-            yield key, self._values[key][1]
+        # Copied first: a commit in a thread may change the map at any time.
+        found = {key: entry for key, entry in self._values.copy().items() if key.startswith(prefix)}
+        for key in sorted(found):
+            yield key, found[key][1]
 
     def commit(
         self, puts: Mapping[str, Any], deletes: Iterable[str] = (), revisions: Mapping[str, int] | None = None
@@ -75,7 +86,7 @@ class Store:
                 if self.revision(key) != revision:
                     raise Conflict(f"{key} is at revision {self.revision(key)}, not {revision}")
             change = {"put": dict(puts), "delete": list(deletes)}
-            self._append(_encode(change))
+            self._append(journal.encode(change, self._file.size()))
             self._apply(change)
             self._rewrite_if_bloated()
 
@@ -86,12 +97,16 @@ class Store:
 
     def _append(self, entry: bytes) -> None:
         if self._failed is not None:
-            raise self._failed
+            raise OSError(
+                self._failed.errno,
+                f"{self._path.name} takes no more changes since an error of the disk ({self._failed});"
+                " look at the disk, then restart the broker",
+            )
         before = self._file.size()
         try:
             self._file.write(entry)
-        except OSError:
-            self._file.truncate(before)
+        except OSError as error:
+            self._take_back(before, error)
             raise
         try:
             self._file.fdatasync()
@@ -100,59 +115,100 @@ class Store:
             self._failed = error
             raise
 
-    def _apply(self, change: Mapping[str, Any]) -> None:
-        self._revision += 1
+    def _take_back(self, size: int, error: OSError) -> None:
+        try:
+            self._file.truncate(size)
+        except OSError:
+            # Part of an entry is in the way: whatever followed it would not be found again.
+            self._failed = error
+
+    def _apply(self, change: journal.Change) -> None:
+        self._revision = change.get("revision", self._revision + 1)
+        revisions = change.get("revisions", {})
         for key, value in change["put"].items():
-            self._values[key] = (self._revision, value)
+            self._values[key] = (revisions.get(key, self._revision), value)
         for key in change["delete"]:
             self._values.pop(key, None)
 
     def _replay(self) -> None:
         content = self._disk.read_file(self._path)
-        at = 0
-        while (entry := _decode(content, at)) is not None:
-            change, at = entry
+        found = journal.read(content)
+        if found.tail in (Tail.DAMAGED, Tail.DAMAGED_LAST):
+            raise StoreCorrupt(complaint(self._path.name, found))
+        for change in found.changes:
             self._apply(change)
-        if at < len(content):
-            if _intact_entry_after(content, at):
-                raise StoreCorrupt(
-                    f"{self._path.name}: the entry at byte {at} is damaged and intact ones follow it;"
-                    " restore the file from a backup"
-                )
-            # A commit that was cut off by a crash was never reported as done.
-            with_tail = self._disk.open_append(self._path)
-            with_tail.truncate(at)
-            with_tail.fdatasync()
-            with_tail.close()
+        if found.tail is Tail.TORN:
+            log.warning("%s: dropped a change that a crash cut off at byte %d", self._path.name, found.end)
+            cut_journal(self._disk, self._path, found.end)
+
+    # -- rewriting ------------------------------------------------------------------------------
 
     def _rewrite_if_bloated(self) -> None:
-        if self._file.size() < REWRITE_BYTES_MIN:
+        size = self._file.size()
+        if size < REWRITE_BYTES_MIN or size < self._rewrite_above_bytes:
             return
-        live = _encode({"put": {key: value for key, (_, value) in self._values.items()}, "delete": []})
-        if self._file.size() < REWRITE_FACTOR * len(live):
+        live = self._live()
+        if size < REWRITE_FACTOR * len(live):
+            self._rewrite_above_bytes = REWRITE_FACTOR * len(live)
+        else:
+            self._rewrite(live)
+
+    def _live(self) -> bytes:
+        """A journal that holds what is live, with the revisions it has."""
+        content = b""
+        entries = iter(self._values.items())
+        while chunk := dict(islice(entries, KEYS_PER_ENTRY)):
+            change = {
+                "put": {key: value for key, (_, value) in chunk.items()},
+                "delete": [],
+                "revision": self._revision,
+                "revisions": {key: revision for key, (revision, _) in chunk.items()},
+            }
+            content += journal.encode(change, len(content))
+        return content
+
+    def _rewrite(self, content: bytes) -> None:
+        temporary = self._path.with_name(self._path.name + TEMPORARY_SUFFIX)
+        file: DiskFile | None = None
+        try:
+            file = self._disk.open(temporary, create=True)
+            file.truncate(0)
+            file.write(content)
+            file.fdatasync()
+            self._disk.rename(temporary, self._path)
+        except OSError as error:
+            if file is not None:
+                file.close()
+            self._rewrite_above_bytes = self._file.size() + REWRITE_BYTES_MIN
+            log.warning("%s could not be rewritten, it stays as it is: %s", self._path.name, error)
             return
-        self._disk.write_atomically(self._path, live)
         self._file.close()
-        self._file = self._disk.open_append(self._path)
+        self._file = file
+        self._rewrite_above_bytes = 0
+        try:
+            self._disk.sync_directory(self._path.parent)
+        except OSError as error:
+            # A crash could bring back the old file, without what is committed from here on.
+            self._failed = error
+            log.error("%s: its rewrite could not be made durable: %s", self._path.name, error)
 
 
-def _encode(change: Mapping[str, Any]) -> bytes:
-    body = json.dumps(change, separators=(",", ":")).encode()
-    if len(body) > ENTRY_BYTES_MAX:
-        raise ValueError(f"a metadata change of {len(body):,} bytes is too large")
-    return _ENTRY.pack(len(body), crc32c(body)) + body
+def cut_journal(disk: Disk, path: Path, end: int) -> None:
+    """Ends a journal at a byte, durably."""
+    file = disk.open(path)
+    try:
+        file.truncate(end)
+        file.fdatasync()
+    finally:
+        file.close()
 
 
-def _decode(content: bytes, at: int) -> tuple[Mapping[str, Any], int] | None:
-    """The entry at `at` and where the next one starts; None if there is no intact one."""
-    if len(content) - at < _ENTRY.size:
-        return None
-    length, crc = _ENTRY.unpack_from(content, at)
-    start, end = at + _ENTRY.size, at + _ENTRY.size + length
-    if not 0 < length <= ENTRY_BYTES_MAX or end > len(content) or crc32c(content[start:end]) != crc:
-        return None
-    return json.loads(content[start:end]), end
-
-
-def _intact_entry_after(content: bytes, at: int) -> bool:
-    return any(_decode(content, later) is not None for later in range(at + 1, len(content) - _ENTRY.size))
+def complaint(name: str, found: journal.Journal) -> str:
+    """What is wrong with a damaged journal, and what to do."""
+    what = f"{name}: the entry at byte {found.end} is damaged"
+    if found.tail is Tail.DAMAGED:
+        return f"{what} and intact ones follow it; restore the file from a backup"
+    return (
+        f"{what}; it is the last one. Restore the file from a backup, or run braid doctor DIR --repair, which"
+        " undoes this last change"
+    )

@@ -25,6 +25,9 @@ class State(IntEnum):
     """Never handed out again, although nobody acked it."""
 
 
+SETTLED = frozenset({State.ACKED, State.ARCHIVED})
+
+
 class Verdict(IntEnum):
     """What a consumer says about a message it holds."""
 
@@ -98,7 +101,7 @@ class DeliveryLimits:
     """Bounds of a window; the defaults are those of Kafka's share groups."""
 
     in_flight_max: int = 2000
-    """Messages between the first unsettled one and the last ever handed out: what bounds the memory."""
+    """Messages that were handed out and are not settled: what bounds the memory."""
     deliveries_max: int = 5
     lock_ms: int = 30_000
     """How long a consumer holds a message before it goes to somebody else."""

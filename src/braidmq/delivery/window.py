@@ -3,9 +3,10 @@
     offsets   … settled │ start ………… window ………… end │ not looked at yet …
                         └ first unsettled              └ next to be handed out for the first time
 
-The backlog behind `end` costs nothing: the window grows only by what is handed out, at most `in_flight_max`
-messages, and it is kept in runs (`runs`), so what it costs goes with the number of different neighbours.
-Its start moves as the messages at its head are settled.
+The backlog after `end` costs nothing: the window grows only by what is handed out, at most `in_flight_max`
+messages that are not settled. It is kept in runs (`runs`), so what it costs goes with the number of different
+neighbours: a long stretch of settled messages after one that is held is one run. Its start moves as the
+messages at its head are settled.
 
 How it is used: ask `fetch_offset` where to read, read the log there, `acquire` with what was found, send it;
 later `acknowledge`. Call `tick` at `next_deadline_ms`. `take_archived` gives what goes to the dead-letter
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from braidmq.delivery import stored
 from braidmq.delivery.runs import Runs
 from braidmq.delivery.status import (
+    SETTLED,
     Acknowledgement,
     Acquired,
     Archived,
@@ -35,6 +37,8 @@ from braidmq.delivery.stored import StoredRun
 
 NEVER_MS = 2**63 - 1
 NOWHERE = -2
+RUNS_PER_MESSAGE = 4
+"""Two suffice while settled neighbours are equal. Past this, why a message was settled is forgotten."""
 
 _ACKED = Status(State.ACKED)
 _GAP = Status(State.ARCHIVED)
@@ -44,13 +48,13 @@ _ARCHIVED = Status(State.ARCHIVED, 1)
 class DeliveryWindow:
     """Per-message delivery of one partition to one group."""
 
-    __slots__ = ("_archived", "_available_from", "_changes", "_deadline_ms", "_gaps", "_runs", "limits")
+    __slots__ = ("_archived", "_available_from", "_changes", "_deadline_ms", "_runs", "_unsettled", "limits")
 
     def __init__(self, start_offset: int, limits: DeliveryLimits) -> None:
         self.limits = limits
         """May be replaced at any time."""
         self._runs: Runs[Status] = Runs(start_offset)
-        self._gaps = 0
+        self._unsettled = 0
         self._available_from = start_offset
         self._deadline_ms = NEVER_MS
         self._archived: list[Archived] = []
@@ -68,12 +72,12 @@ class DeliveryWindow:
 
     @property
     def in_flight(self) -> int:
-        """Messages in the window, gaps not counted."""
-        return self._runs.end - self._runs.start - self._gaps
+        """Messages that were handed out and are not settled."""
+        return self._unsettled
 
     @property
     def run_count(self) -> int:
-        """What the window costs; at most two per message in flight and one more."""
+        """What the window costs; at most `RUNS_PER_MESSAGE` for each message that may be in flight."""
         return len(self._runs)
 
     def runs(self) -> Iterator[tuple[int, int, Status]]:
@@ -151,6 +155,7 @@ class DeliveryWindow:
             taken_last = min(last, base + left - 1)
             left -= taken_last - base + 1
             self._append(taken_last, held)
+            self._unsettled += taken_last - base + 1
             acquired.append(Acquired(base, taken_last, 1))
             if taken_last < last:
                 return acquired
@@ -159,12 +164,12 @@ class DeliveryWindow:
 
     def _append_gap(self, last: int) -> None:
         if last >= self.end_offset:
-            self._gaps += last - self.end_offset + 1
             self._append(last, _GAP)
 
     def _append(self, last: int, status: Status) -> None:
         self._note(self.end_offset, last)
         self._runs.append(last, status)
+        self._bound_runs()
 
     # -- verdicts -------------------------------------------------------------------------------
 
@@ -285,9 +290,7 @@ class DeliveryWindow:
         """Forgets everything before `offset`, held or not: the log does not have it any more."""
         if offset <= self.start_offset:
             return
-        self._gaps -= sum(
-            last - first + 1 for first, last, status in self._runs.between(0, offset - 1) if status == _GAP
-        )
+        self._unsettled -= _count_unsettled(self._runs.between(0, offset - 1))
         self._runs.drop_before(offset)
         self._available_from = max(self._available_from, offset)
         self._note(offset, offset)
@@ -305,19 +308,25 @@ class DeliveryWindow:
     def _settle_head(self) -> None:
         start = self.start_offset
         for first, last, status in self._runs:
-            if status.state is State.AVAILABLE or status.state is State.ACQUIRED:
+            if status.state not in SETTLED:
                 start = first
                 break
-            if status == _GAP:
-                self._gaps -= last - first + 1
             start = last + 1
         self._runs.drop_before(start)
 
     def _set(self, first: int, last: int, status: Status) -> None:
-        if status == _GAP:
-            self._gaps += last - first + 1
+        """Gives messages that are not settled another status."""
+        if status.state in SETTLED:
+            self._unsettled -= last - first + 1
+            assert self._unsettled >= 0, "a message was settled twice"
         self._runs.rewrite(first, last, _always(status))
         self._note(first, last)
+        self._bound_runs()
+
+    def _bound_runs(self) -> None:
+        """Makes all settled runs equal when there are too many, so that neighbours merge."""
+        if len(self._runs) > RUNS_PER_MESSAGE * self.limits.in_flight_max:
+            self._runs.rewrite(self.start_offset, self.end_offset - 1, _settled_as_acked)
 
     # -- storing --------------------------------------------------------------------------------
 
@@ -349,6 +358,9 @@ class DeliveryWindow:
         self._changes.append((first, last))
         if len(self._changes) > 2 * self.limits.in_flight_max:
             self._join_changes()
+            if len(self._changes) > self.limits.in_flight_max:
+                # What lies between them is stored once more, which does no harm.
+                self._changes = [(self._changes[0][0], self._changes[-1][1])]
 
     def _join_changes(self) -> None:
         joined: list[tuple[int, int]] = []
@@ -375,7 +387,7 @@ class DeliveryWindow:
             start_offset, runs = stored.decode(delta)
             window._runs.drop_before(start_offset)
             window._take(runs)
-        window._gaps = sum(last - first + 1 for first, last, status in window._runs if status == _GAP)
+        window._unsettled = _count_unsettled(window._runs)
         window._available_from = window.start_offset
         for first, last, status in list(window._runs):
             if status.state is State.AVAILABLE and status.deliveries >= limits.deliveries_max:
@@ -411,6 +423,14 @@ def _stretches(reading: Reading, first: int) -> list[tuple[int, int]]:
     if reached != NOWHERE and begun <= reading.last:
         stretches.append((begun, min(reached, reading.last)))
     return stretches
+
+
+def _count_unsettled(runs: Iterable[tuple[int, int, Status]]) -> int:
+    return sum(last - first + 1 for first, last, status in runs if status.state not in SETTLED)
+
+
+def _settled_as_acked(status: Status) -> Status:
+    return _ACKED if status.state in SETTLED else status
 
 
 def _always(status: Status) -> Callable[[Status], Status]:

@@ -11,9 +11,13 @@ requests and time in, and carries effects out.
                       reads what, and consumer_commits who may commit; mixed lets classic members stay in
                       it until they are upgraded
     share_group       membership of a share group; what its members acquire is kept by the delivery engine
+    streams_group     a group of a Kafka Streams application, with streams_member, streams_tasks (who has
+                      which), streams_topology (what tasks there are) and streams_assignor
+    reconciliation    a member's way to its target, in consumer and streams groups
     catalog           what the broker tells its groups about topics
     offsets           what a group has committed
-    records, consumer_records, loading    how all of it is written to and read from `__consumer_offsets`
+    records, consumer_records, streams_records, loading, kinds
+                      how all of it is written to and read from `__consumer_offsets`
     events            the requests, answers and effects that go in and out
     settings          limits, under the names of Kafka's options
 
@@ -37,7 +41,8 @@ How a shell uses it
 4.  ConsumerGroupHeartbeat. `Groups.consumer_heartbeat` gives the answer and effects to be carried out
     first, in the sense of 2. ApiErrors are answers. The broker's topics come in as a `catalog.Catalog`.
     ShareGroupHeartbeat is answered by `Groups.share_heartbeat`; nothing is written for it. Share groups
-    known from stored delivery state are announced with `Groups.add_share`.
+    known from stored delivery state are announced with `Groups.add_share`. StreamsGroupHeartbeat is
+    answered by `Groups.streams_heartbeat` like ConsumerGroupHeartbeat; its answer may name topics to create.
 5.  OffsetCommit. Check with `Groups.check_commit` and each metadata with `offsets.checked_metadata`, write
     one `records.offset_record` per partition, and when they are durable enter them with
     `Groups.offsets_to_change(group_id, now_ms).commit(...)`; then answer. In a transaction

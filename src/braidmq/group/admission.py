@@ -15,6 +15,7 @@ from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.events import Join, Protocol, Sync
 from braidmq.group.offsets import Committed, OffsetTable, Place, weight_of
 from braidmq.group.settings import GroupSettings
+from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.wire.errors import ApiError, ErrorCode
 
 MEMBER_BYTES = 1_000
@@ -64,6 +65,19 @@ class Admission:
             return
         self._check_names(group_id, beat.member_id, beat.instance_id, beat.rack_id, beat.client_id)
         weight_bytes = weight_of_topics(beat.topics or frozenset(), beat.pattern or "")
+        self._check_size(weight_bytes)
+        self._members.admit(weight_bytes, now_ms)
+
+    def check_streams_beat(self, group_id: str, beat: StreamsHeartbeat, now_ms: int) -> None:
+        """Raises ApiError if a member of a streams group brings too much; all but the first bring nothing."""
+        if beat.topology is None and beat.tags is None and beat.endpoint is None:
+            self._check_names(beat.rack_id, beat.process_id)
+            return
+        host = None if beat.endpoint is None else beat.endpoint.host
+        self._check_names(group_id, beat.member_id, beat.rack_id, beat.client_id, beat.process_id, host)
+        weight_bytes = MEMBER_BYTES + sum(len(key) + len(text) for key, text in beat.tags or ())
+        if beat.topology is not None:
+            weight_bytes += beat.topology.weight_bytes()
         self._check_size(weight_bytes)
         self._members.admit(weight_bytes, now_ms)
 

@@ -117,12 +117,11 @@ class ClassicGroup(Rebalancing):
         codes = []
         for leaver in leavers:
             try:
-                self._leave(leaver, now_ms)
+                self._leave(leaver)
                 codes.append(ErrorCode.NONE)
             except ApiError as error:
                 codes.append(error.code)
-        if len(self.roster) < members_before:
-            self._rebalance_or_complete(now_ms)
+        self._go_on_without(members_before, now_ms)
         return codes, self._take_effects()
 
     def check_commit(
@@ -380,11 +379,11 @@ class ClassicGroup(Rebalancing):
             )
         return member
 
-    def _leave(self, leaver: Leaver, now_ms: int) -> None:
+    def _leave(self, leaver: Leaver) -> None:
         if self.state is State.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} was deleted")
         if leaver.member_id in self.roster.expected:
-            self._forget_expected(leaver.member_id, now_ms)
+            del self.roster.expected[leaver.member_id]
             return
         member_id = leaver.member_id
         if member_id == NO_MEMBER and leaver.instance_id is not None:

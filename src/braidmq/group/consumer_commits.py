@@ -1,4 +1,4 @@
-"""Who may commit and fetch offsets of a server-assigned group.
+"""Who may commit and fetch offsets of a server-assigned group or a streams group.
 
 A member gives its epoch, and what it may commit depends on it. The epoch goes up with every change of the
 group, and most changes leave a member what it has: so one that has not heard of its newest epoch yet may
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from braidmq.group.consumer_group import ConsumerGroup
-from braidmq.group.consumer_member import Owner
 from braidmq.group.offsets import Place
+from braidmq.group.streams_group import StreamsGroup
 from braidmq.wire.errors import ApiError, ErrorCode
 
 COMMITS_WITH_EPOCH_SINCE = 9
@@ -19,7 +19,7 @@ COMMITS_WITH_EPOCH_SINCE = 9
 
 
 def check_commit(
-    group: ConsumerGroup,
+    group: ConsumerGroup | StreamsGroup,
     member_id: str,
     epoch: int,
     version: int,
@@ -36,11 +36,11 @@ def check_commit(
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION, "members of a server-assigned group commit with OffsetCommit 9"
         )
-    if epoch > member.epoch or not _has_since(group, member_id, epoch, places):
+    if epoch >= member.epoch or not _has_since(group, member_id, epoch, places):
         _check_same_epoch(group, member_id, epoch)
 
 
-def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+def check_fetch(group: ConsumerGroup | StreamsGroup, member_id: str | None, epoch: int) -> None:
     """Raises the ApiError with which an OffsetFetch is to be refused; administrators give no member."""
     if member_id is None and epoch < 0:
         return
@@ -49,20 +49,17 @@ def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None
     _check_same_epoch(group, member_id, epoch)
 
 
-def _check_same_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:
+def _check_same_epoch(group: ConsumerGroup | StreamsGroup, member_id: str, epoch: int) -> None:
     member = group.members[member_id]
     if epoch != member.epoch:
         code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
         raise ApiError(code, f"epoch {epoch} is not the member's {member.epoch}")
 
 
-def _has_since(group: ConsumerGroup, member_id: str, epoch: int, places: Iterable[Place]) -> bool:
+def _has_since(
+    group: ConsumerGroup | StreamsGroup, member_id: str, epoch: int, places: Iterable[Place]
+) -> bool:
     """Whether there are any, and the member got all of them with that epoch or before it."""
-    owners = [_owner(group, *place) for place in places]
+    owners = [group.owner(*place) for place in places]
     mine = (one is not None and one.member_id == member_id and one.since <= epoch for one in owners)
     return bool(owners) and all(mine)
-
-
-def _owner(group: ConsumerGroup, name: str, number: int) -> Owner | None:
-    topic = group.subscribed_topics.get(name)
-    return None if topic is None else group.owners.get((topic.topic_id, number))

@@ -196,7 +196,7 @@ class ConsumerGroup:
         return True
 
     def _interval_ms(self, member: ConsumerMember, interval_ms: int | None) -> int:
-        settings = self._settings
+        settings = self._settings.of(self.group_id)
         usual_ms = settings.group_consumer_heartbeat_interval_ms if interval_ms is None else interval_ms
         if member.is_reconciled(self.target_epoch):
             return usual_ms
@@ -232,11 +232,7 @@ class ConsumerGroup:
         if beat.member_epoch == JOINING_EPOCH:
             if member is None:
                 return self.add(beat.member_id or self._new_id())
-            # It has lost its state and owns nothing, whatever we gave it: it begins again.
-            member.release(member.assigned | member.revoking, self.owners)
-            member.assigned = member.revoking = NOTHING
-            member.epoch = member.previous_epoch = JOINING_EPOCH
-            member.state = MemberState.STABLE
+            member.begin_again(self.owners)
             return member
         if member is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id!r} is not a member of the group")
@@ -440,7 +436,7 @@ class ConsumerGroup:
 
     def extend_session(self, member: ConsumerMember, now_ms: int) -> None:
         """The member has been heard from."""
-        session_ms = self._settings.group_consumer_session_timeout_ms
+        session_ms = self._settings.of(self.group_id).group_consumer_session_timeout_ms
         member.deadline_ms = now_ms + (member.classic.session_timeout_ms if member.classic else session_ms)
         self._wake_by(member.deadline_ms)
 
@@ -460,6 +456,11 @@ class ConsumerGroup:
             self._changes.positions.add(member.member_id)
 
     # Offsets
+
+    def owner(self, topic: str, partition: int) -> Owner | None:
+        """Who reads a partition of a topic."""
+        found = self.subscribed_topics.get(topic)
+        return None if found is None else self.owners.get((found.topic_id, partition))
 
     def expirable(self, now_ms: int) -> Expirable | None:
         """Offsets of topics that nobody reads may expire, by the age of each commit."""

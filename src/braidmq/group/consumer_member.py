@@ -1,39 +1,29 @@
-"""One member of a server-assigned group, and its way from what it has to what it should have.
+"""One member of a server-assigned group: what it says of itself, and the partitions it has.
 
-A member is told to give partitions up first, and gets new ones once their former owners have let go. Who may
-read a partition is therefore known at every moment, and is never two.
-
-    STABLE ──► has to give some up ──► UNREVOKED ──► they are no longer among what it says it owns ──┐
-       ▲                                                                                             ▼
-       └────────── all of its target is its own ◄── UNRELEASED ◄── some of it still belongs to others
+How it comes from what it has to what it should have is in `reconciliation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
-from braidmq.group.assignors import ASSIGNORS, NOTHING, Partition, Partitions
+from braidmq.group.assignors import ASSIGNORS, Partition, Partitions
 from braidmq.group.events import Protocol
+from braidmq.group.reconciliation import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    AssignedMember,
+    MemberState,
+)
 from braidmq.wire.errors import ApiError, ErrorCode
 
-JOINING_EPOCH = 0
-LEAVING_EPOCH = -1
-STATIC_LEAVING_EPOCH = -2
-
+__all__ = ["JOINING_EPOCH", "LEAVING_EPOCH", "STATIC_LEAVING_EPOCH", "MemberState"]
 
 Subscription = tuple[frozenset[str], str]
 """Names of topics, and a pattern that is empty where there is none."""
-
-
-class MemberState(IntEnum):
-    """Values are those Kafka writes down."""
-
-    STABLE = 0
-    UNREVOKED = 1
-    UNRELEASED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +73,25 @@ class ClassicTraits(NamedTuple):
     protocols: tuple[Protocol, ...]
 
 
-class ConsumerMember:
+class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Owner]]):
     """What the group knows about one member."""
 
     __slots__ = (
-        "assigned",
         "assignor",
         "classic",
         "client_host",
         "client_id",
         "deadline_ms",
-        "epoch",
         "instance_id",
-        "member_id",
         "pattern",
-        "previous_epoch",
         "rack_id",
         "rebalance_deadline_ms",
         "rebalance_timeout_ms",
-        "revoking",
-        "state",
         "topics",
     )
 
     def __init__(self, member_id: str) -> None:
-        self.member_id = member_id
-        self.epoch = JOINING_EPOCH
-        self.previous_epoch = JOINING_EPOCH
-        self.state = MemberState.STABLE
+        super().__init__(member_id)
         self.instance_id: str | None = None
         self.rack_id: str | None = None
         self.client_id = ""
@@ -120,8 +101,6 @@ class ConsumerMember:
         self.pattern = ""
         self.assignor: str | None = None
         self.classic: ClassicTraits | None = None
-        self.assigned: Partitions = NOTHING
-        self.revoking: Partitions = NOTHING
         self.deadline_ms: int | None = None
         self.rebalance_deadline_ms: int | None = None
 
@@ -157,13 +136,6 @@ class ConsumerMember:
             self.classic,
         )
 
-    def position(self) -> tuple[object, ...]:
-        """All that is written down about the member's assignment."""
-        return (self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking)
-
-    def is_reconciled(self, target_epoch: int) -> bool:
-        return self.state is MemberState.STABLE and self.epoch == target_epoch
-
     def is_as_before(self, beat: SteadyBeat, group_epoch: int) -> bool:
         """Whether the member has arrived where the group is, and is who it was."""
         return (
@@ -174,53 +146,16 @@ class ConsumerMember:
             and self.classic is None
         )
 
-    def reconcile(
-        self,
-        target: Partitions,
-        target_epoch: int,
-        owned: Partitions | None,
-        owners: MutableMapping[Partition, Owner],
-    ) -> None:
-        """Goes as far towards the target as others and the member itself allow."""
-        if self.is_reconciled(target_epoch):
-            return
-        epoch = self.epoch
-        if self.state is MemberState.UNREVOKED:
-            if _still_owns(owned, self.revoking):
-                return
-            self.release(self.revoking, owners)
-            self.revoking = NOTHING
-            epoch += 1
-        kept = self.assigned & target
-        revoking = self.assigned - target
-        if revoking and _still_owns(owned, revoking):
-            self.state = MemberState.UNREVOKED
-            self.assigned, self.revoking = kept, revoking
-            self._enter(epoch)
-            return
-        self.release(revoking, owners)
-        wanted = target - kept
+    def claim(self, wanted: Partitions, since: int, owners: MutableMapping[Partition, Owner]) -> Partitions:
         free = frozenset(one for one in wanted if one not in owners)
         for partition in free:
-            owners[partition] = Owner(self.member_id, target_epoch)
-        self.assigned, self.revoking = kept | free, NOTHING
-        self.state = MemberState.STABLE if free == wanted else MemberState.UNRELEASED
-        self._enter(target_epoch)
+            owners[partition] = Owner(self.member_id, since)
+        return free
 
     def release(self, partitions: Partitions, owners: MutableMapping[Partition, Owner]) -> None:
-        """Lets go of partitions, so that others can have them."""
         for partition in partitions:
             if (owner := owners.get(partition)) is not None and owner.member_id == self.member_id:
                 del owners[partition]
-
-    def _enter(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.previous_epoch, self.epoch = self.epoch, epoch
-
-
-def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
-    """A member that does not say what it owns has not let go of anything."""
-    return owned is None or not owned.isdisjoint(revoking)
 
 
 def check_request(beat: Heartbeat) -> None:

@@ -8,17 +8,17 @@ sets one timer for `next_deadline` and calls `tick` when it fires, however many 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from braidmq.group import consumer_commits, consumer_records, mixed
+from braidmq.group import consumer_commits, consumer_records, kinds, mixed
 from braidmq.group.admission import Admission
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
-from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
+from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbeat
+from braidmq.group.deadlines import Deadlines
 from braidmq.group.events import (
     NO_MEMBER,
     Effect,
@@ -32,17 +32,18 @@ from braidmq.group.events import (
     Token,
     Write,
 )
+from braidmq.group.kinds import EMPTY_STATES, Expired, Group, deserted, written
 from braidmq.group.loading import Loading
 from braidmq.group.offsets import Committed, OffsetTable, Place
 from braidmq.group.pace import Pace
 from braidmq.group.rebalance import State
-from braidmq.group.records import NO_TIME, group_key, group_record, offset_record
+from braidmq.group.records import NO_TIME, group_record
 from braidmq.group.settings import GroupSettings
-from braidmq.group.share_group import ShareGroup, ShareGroupState
+from braidmq.group.share_group import ShareGroup
+from braidmq.group.streams_group import StreamsBeat, StreamsGroup, StreamsOptions
+from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
-
-Group = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class Outcome(NamedTuple):
@@ -52,24 +53,20 @@ class Outcome(NamedTuple):
     effects: list[Effect]
 
 
-class Expired(NamedTuple):
-    """Offsets to forget, whether the group goes with them, and the tombstones to be written first."""
-
-    group_id: str
-    places: list[Place]
-    group_too: bool
-    records: tuple[KeyValue, ...]
-
-
 class Groups:
     """The groups of a broker and the offsets they have committed."""
 
     def __init__(
-        self, settings: GroupSettings, new_id: Callable[[], str], catalog: Callable[[], Catalog]
+        self,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        catalog: Callable[[], Catalog],
+        streams_options: Callable[[str], StreamsOptions] = lambda _: StreamsOptions(),
     ) -> None:
         self.settings = settings
         self._new_id = new_id
         self._catalog = catalog
+        self._streams_options = streams_options
         self._groups: dict[str, Group] = {}
         self._offsets: dict[str, OffsetTable] = {}
         self._groups_of_producer: dict[int, set[str]] = {}
@@ -80,8 +77,7 @@ class Groups:
             lambda: sum(table.weight_bytes() for table in self._offsets.values()),
         )
         self.pace = Pace(settings, self._count_consumer_members)
-        self._alarms: list[tuple[int, str]] = []
-        self._alarm_of: dict[str, int] = {}
+        self._deadlines = Deadlines()
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -97,7 +93,7 @@ class Groups:
         return group if isinstance(group, ClassicGroup) else None
 
     def _count_consumer_members(self) -> int:
-        return sum(len(group.members) for group in self if isinstance(group, ConsumerGroup))
+        return sum(len(group.members) for group in self if isinstance(group, ConsumerGroup | StreamsGroup))
 
     # Classic membership
 
@@ -127,14 +123,16 @@ class Groups:
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
-        if isinstance(group, ShareGroup):
-            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group_id!r} is a share group")
+        if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and group.members):
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group_id!r} is a {group.group_type} group"
+            )
         if request.member_id != NO_MEMBER:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no classic group {group_id!r}")
         if group is None:
             self._check_room()
         else:
-            effects.append(Write(tuple(consumer_records.ending(group))))
+            effects.append(Write(kinds.ending(group)))
         return self._create(group_id, now_ms)
 
     def _goes_back(self, group: ConsumerGroup, request: Join) -> bool:
@@ -147,11 +145,11 @@ class Groups:
         new_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
         answer = mixed.join(group, request, new_id, self._catalog(), now_ms)
         self._set_alarm(group)
-        return [*_written(group), Reply(token, answer)]
+        return [*written(group), Reply(token, answer)]
 
     def sync(self, group_id: str, request: Sync, token: Token, now_ms: int) -> list[Effect]:
         group = self._groups.get(group_id)
-        if group is None or isinstance(group, ShareGroup):
+        if group is None or isinstance(group, ShareGroup | StreamsGroup):
             return [Reply(token, Synced(_missing(group_id)))]
         if isinstance(group, ConsumerGroup):
             try:
@@ -170,7 +168,7 @@ class Groups:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
         group = self._groups.get(group_id)
-        if group is None or isinstance(group, ShareGroup):
+        if group is None or isinstance(group, ShareGroup | StreamsGroup):
             return _missing(group_id)
         if isinstance(group, ConsumerGroup):
             code = mixed.heartbeat(group, member_id, instance_id, generation, now_ms)
@@ -183,7 +181,7 @@ class Groups:
     ) -> tuple[ErrorCode, list[ErrorCode], list[Effect]]:
         """The code of the whole, the codes of the leavers, and what follows for the others."""
         group = self._groups.get(group_id)
-        if group is None or isinstance(group, ShareGroup):
+        if group is None or isinstance(group, ShareGroup | StreamsGroup):
             return _missing(group_id), [], []
         if isinstance(group, ConsumerGroup):
             codes = mixed.leave(group, leavers, now_ms)
@@ -195,7 +193,7 @@ class Groups:
     def store_failed(self, group_id: str, now_ms: int) -> list[Effect]:
         """A `Store` or `Write` of this group could not be written."""
         group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             group.rewrite_all()
         if not isinstance(group, ClassicGroup):
             return []
@@ -211,20 +209,18 @@ class Groups:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
         self._admission.check_beat(group_id, beat, now_ms)
         before = self._groups.get(group_id)
-        if isinstance(before, ShareGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
+        if isinstance(before, ShareGroup | StreamsGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a {before.group_type} group")
         if isinstance(before, ConsumerGroup) and beat.member_epoch == LEAVING_EPOCH:
             return before.heartbeat(beat, self._catalog(), now_ms), self._after_leaving(before, now_ms)
         if isinstance(before, ConsumerGroup):
             group = before
         else:
             group = self._change_over(group_id, before, beat, now_ms)
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(now_ms))
-        effects = _written(group)
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
+        effects = written(group)
         if isinstance(before, ClassicGroup):
-            # In one batch: a crash leaves either the group as it was or the group as it is.
-            records = tuple(record for one in effects if isinstance(one, Write) for record in one.records)
-            effects = [Write(((group_key(group_id), None), *records)), *mixed.dismiss(before)]
+            effects = [kinds.after_classic(group_id, effects), *mixed.dismiss(before)]
         self._groups[group_id] = group
         self._set_alarm(group)
         return answer, effects
@@ -255,7 +251,7 @@ class Groups:
         if self.settings.group_consumer_migration_policy.downgrades:
             snapshot = mixed.downgraded(group, self._catalog())
         if snapshot is None:
-            return _written(group)
+            return written(group)
         # In one batch, and as the generation that follows: should the broker die before they have gathered,
         # the members will find theirs outdated and gather then.
         stored = replace(snapshot, generation=snapshot.generation + 1)
@@ -265,6 +261,30 @@ class Groups:
         effects = made.gather(now_ms)
         self._set_alarm(made)
         return [Write(records), *effects]
+
+    def streams_heartbeat(
+        self, group_id: str, beat: StreamsHeartbeat, now_ms: int
+    ) -> tuple[StreamsBeat, list[Effect]]:
+        """The answer to a member of a streams group, and what is to be written first. Raises ApiError."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+        self._admission.check_streams_beat(group_id, beat, now_ms)
+        before = group = self._groups.get(group_id)
+        if group is None or (isinstance(group, ClassicGroup) and deserted(group)):
+            if beat.member_epoch != JOINING_EPOCH:
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
+            if group is None:
+                self._check_room()
+            group = StreamsGroup(group_id, self.settings, self._streams_options, now_ms)
+        if not isinstance(group, StreamsGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
+        effects = written(group)
+        if isinstance(before, ClassicGroup):
+            effects = [kinds.after_classic(group_id, effects)]
+        self._groups[group_id] = group
+        self._set_alarm(group)
+        return answer, effects
 
     def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
         """The answer to a member of a share group. Raises ApiError."""
@@ -286,20 +306,21 @@ class Groups:
         """A share group is known from its delivery state; it has no members yet."""
         self._groups.setdefault(group_id, ShareGroup(group_id, self.settings))
 
+    def make_share(self, group_id: str) -> None:
+        """A share group whose place is set before its first member joins. Raises ApiError."""
+        self._check_room()
+        self.add_share(group_id)
+
     # Time
 
     def next_deadline(self) -> int | None:
         """When `tick` is to be called; ask again after every call that may have set an earlier one."""
-        return self._alarms[0][0] if self._alarms else None
+        return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> list[Outcome]:
         """Lets every group do what is due by now."""
         outcomes = []
-        while self._alarms and self._alarms[0][0] <= now_ms:
-            due_ms, group_id = heapq.heappop(self._alarms)
-            if self._alarm_of.get(group_id) != due_ms:
-                continue
-            del self._alarm_of[group_id]
+        for group_id in self._deadlines.pop_due(now_ms):
             if effects := self._tick(self._groups[group_id], now_ms):
                 outcomes.append(Outcome(group_id, effects))
             self._set_alarm(self._groups[group_id])
@@ -311,14 +332,12 @@ class Groups:
         removed = group.tick(now_ms)
         if isinstance(group, ShareGroup):
             return []
-        return self._after_leaving(group, now_ms) if removed else _written(group)
+        if isinstance(group, ConsumerGroup) and removed:
+            return self._after_leaving(group, now_ms)
+        return written(group)
 
     def _set_alarm(self, group: Group) -> None:
-        due_ms = group.next_deadline()
-        set_ms = self._alarm_of.get(group.group_id)
-        if due_ms is not None and (set_ms is None or due_ms < set_ms):
-            self._alarm_of[group.group_id] = due_ms
-            heapq.heappush(self._alarms, (due_ms, group.group_id))
+        self._deadlines.set(group.group_id, group.next_deadline())
 
     # Offsets
 
@@ -337,7 +356,9 @@ class Groups:
         if transactional and not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group that is part of a transaction has an id")
         group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, StreamsGroup) and transactional and generation < 0 and not member_id:
+            return
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             consumer_commits.check_commit(group, member_id, generation, version, places, transactional)
             return
         if isinstance(group, ShareGroup):
@@ -357,7 +378,7 @@ class Groups:
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raises the ApiError with which an OffsetFetch is to be refused."""
         group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             consumer_commits.check_fetch(group, member_id, epoch)
 
     def offsets(self, group_id: str) -> OffsetTable:
@@ -389,7 +410,7 @@ class Groups:
         group = self._groups.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r} with offsets")
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             return group.subscribed()
         if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
@@ -408,9 +429,9 @@ class Groups:
             places: list[Place] = []
             if expirable is not None:
                 places = table.expired(wall_ms, self.settings.offsets_retention_ms, expirable)
-            group_too = _deserted(group) and not table.has_more_than(places)
+            group_too = deserted(group) and not table.has_more_than(places)
             if places or group_too:
-                records = _tombstones(group, places, group_too)
+                records = kinds.tombstones(group, places, group_too)
                 yield Expired(group.group_id, places, group_too, records)
 
     def forget(self, expired: Expired) -> None:
@@ -418,7 +439,7 @@ class Groups:
         table = self.offsets(expired.group_id)
         table.forget(expired.places)
         group = self._groups.get(expired.group_id)
-        if expired.group_too and group is not None and _deserted(group) and not table.in_use:
+        if expired.group_too and group is not None and deserted(group) and not table.in_use:
             self._drop(expired.group_id)
 
     def delete(self, group_id: str) -> tuple[ErrorCode, tuple[KeyValue, ...]]:
@@ -426,9 +447,9 @@ class Groups:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
-        if group.state not in (State.EMPTY, ConsumerGroupState.EMPTY, ShareGroupState.EMPTY):
+        if group.state not in EMPTY_STATES:
             return ErrorCode.NON_EMPTY_GROUP, ()
-        records = _tombstones(group, self.offsets(group_id).places(), True)
+        records = kinds.tombstones(group, self.offsets(group_id).places(), True)
         self._drop(group_id)
         return ErrorCode.NONE, records
 
@@ -444,6 +465,10 @@ class Groups:
         for group_id, stored in loading.consumer().items():
             group = self._groups[group_id] = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
             group.restore(stored, now_ms)
+        for group_id, kept in loading.streams().items():
+            made = StreamsGroup(group_id, self.settings, self._streams_options, now_ms)
+            made.restore(kept, now_ms)
+            self._groups[group_id] = made
         for group_id, table in loading.offsets.items():
             if table.in_use:
                 self._offsets[group_id] = table
@@ -458,9 +483,7 @@ class Groups:
     def _check_room(self) -> None:
         most = self.settings.groups_max
         if len(self._groups) >= most:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION, f"there are {most} groups, and groups.max allows no more"
-            )
+            raise ApiError(ErrorCode.POLICY_VIOLATION, f"groups.max allows no more than {most} groups")
 
     def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
         group = self._groups[group_id] = ClassicGroup(group_id, self.settings, self._new_id, now_ms)
@@ -469,30 +492,8 @@ class Groups:
     def _drop(self, group_id: str) -> None:
         del self._groups[group_id]
         self._offsets.pop(group_id, None)
-        self._alarm_of.pop(group_id, None)
+        self._deadlines.drop(group_id)
 
 
 def _missing(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-
-
-def _written(group: ConsumerGroup) -> list[Effect]:
-    """What changed in the group, to be written down."""
-    records = tuple(consumer_records.changed_records(group, group.take_changes()))
-    return [Write(records)] if records else []
-
-
-def _deserted(group: Group) -> bool:
-    """Whether nobody is in the group or about to be."""
-    if isinstance(group, ClassicGroup):
-        return group.state is State.EMPTY and not group.roster.expected
-    return not group.members
-
-
-def _tombstones(group: Group, places: list[Place], group_too: bool) -> tuple[KeyValue, ...]:
-    records = [offset_record(group.group_id, topic, partition, None) for topic, partition in places]
-    if group_too and isinstance(group, ClassicGroup):
-        records.append((group_key(group.group_id), None))
-    elif group_too and isinstance(group, ConsumerGroup):
-        records += consumer_records.tombstones(group.group_id)
-    return tuple(records)

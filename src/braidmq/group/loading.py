@@ -11,6 +11,8 @@ from braidmq.group.consumer_group import StoredConsumerGroup
 from braidmq.group.consumer_records import Loader
 from braidmq.group.offsets import OffsetTable
 from braidmq.group.records import StoredGroup, StoredOffset, parse
+from braidmq.group.streams_group import StoredStreamsGroup
+from braidmq.group.streams_records import StreamsLoader
 from braidmq.wire.errors import ProtocolError
 
 
@@ -22,11 +24,12 @@ class Loading:
         self.offsets: dict[str, OffsetTable] = {}
         self.classic: dict[str, StoredGroup] = {}
         self._consumer = Loader()
+        self._streams = StreamsLoader()
 
     def record(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> None:
         """Takes in one record; `producer_id` is that of the transaction it was written in, if any."""
         try:
-            if self._consumer.take(key, value):
+            if self._consumer.take(key, value) or self._streams.take(key, value):
                 return
             stored = parse(key, value)
         except ProtocolError:
@@ -36,6 +39,7 @@ class Loading:
             self.classic[stored.group_id] = stored
             if stored.snapshot is not None:
                 self._consumer.forget(stored.group_id)
+                self._streams.forget(stored.group_id)
         elif stored is not None:
             self._offset(stored, producer_id)
 
@@ -48,6 +52,12 @@ class Loading:
         """The server-assigned groups that are left; to be asked once, at the end."""
         groups = self._consumer.groups()
         self.unreadable += self._consumer.unreadable
+        return groups
+
+    def streams(self) -> dict[str, StoredStreamsGroup]:
+        """The streams groups that are left; to be asked once, at the end."""
+        groups = self._streams.groups()
+        self.unreadable += self._streams.unreadable
         return groups
 
     def _offset(self, stored: StoredOffset, producer_id: int | None) -> None:

@@ -19,19 +19,19 @@ COUNT_AGAIN_MS = 1_000
 class Pace:
     """One for all groups of a broker; members are counted once a second, when one reports."""
 
-    __slots__ = ("_count_members", "_counted_ms", "_interval_ms", "_settings")
+    __slots__ = ("_count_members", "_counted_ms", "_settings", "_wanted_ms")
 
     def __init__(self, settings: GroupSettings, count_members: Callable[[], int]) -> None:
         self._settings = settings
         self._count_members = count_members
         self._counted_ms = -COUNT_AGAIN_MS
-        self._interval_ms = 0
+        self._wanted_ms = 0
 
-    def interval_ms(self, now_ms: int) -> int:
+    def interval_ms(self, group_id: str, now_ms: int) -> int:
         if now_ms - self._counted_ms >= COUNT_AGAIN_MS:
             self._counted_ms = now_ms
-            most_ms = self._settings.group_consumer_heartbeat_interval_ms
-            least_ms = min(most_ms, self._settings.group_consumer_quick_interval_ms)
-            wanted_ms = self._count_members() * 1000 // BEATS_PER_SECOND
-            self._interval_ms = max(least_ms, min(most_ms, wanted_ms))
-        return self._interval_ms
+            self._wanted_ms = self._count_members() * 1000 // BEATS_PER_SECOND
+        settings = self._settings.of(group_id)
+        most_ms = settings.group_consumer_heartbeat_interval_ms
+        least_ms = min(most_ms, settings.group_consumer_quick_interval_ms)
+        return max(least_ms, min(most_ms, self._wanted_ms))

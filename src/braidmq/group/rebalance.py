@@ -54,18 +54,18 @@ class Rebalancing:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what is due by now: ends sessions and waits that have lasted too long."""
+        members_before = len(self.roster)
         for member_id, deadline_ms in list(self.roster.expected.items()):
             if deadline_ms <= now_ms:
-                self._forget_expected(member_id, now_ms)
+                del self.roster.expected[member_id]
         silent = [
             member
             for member in self.roster.members.values()
             if member.deadline_ms is not None and member.deadline_ms <= now_ms
         ]
-        if silent:
-            for member in silent:
-                self._remove(member)
-            self._rebalance_or_complete(now_ms)
+        for member in silent:
+            self._remove(member)
+        self._go_on_without(members_before, now_ms)
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._drop_those_who_did_not_sync(now_ms)
         if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
@@ -221,9 +221,9 @@ class Rebalancing:
             self._effects.append(Reply(token, Joined(code, member.member_id)))
         self._answer_sync(member, Synced(code))
 
-    def _forget_expected(self, member_id: str, now_ms: int) -> None:
-        del self.roster.expected[member_id]
-        if self.state is State.PREPARING_REBALANCE:
+    def _go_on_without(self, members_before: int, now_ms: int) -> None:
+        """Once for all who have left together: a rebalance may have waited for any of them."""
+        if len(self.roster) < members_before or self.state is State.PREPARING_REBALANCE:
             self._rebalance_or_complete(now_ms)
 
     # Time and effects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -27,9 +27,12 @@ class MigrationPolicy(StrEnum):
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupSettings:
-    """What an operator may set about groups. Each field is Kafka's option with dots for underscores."""
+    """What an operator may set about groups. Each field is Kafka's option with dots for underscores.
+
+    The broker changes the fields while it runs. Groups read them when they need them and keep no copies.
+    """
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 30 * MS_PER_MINUTE
@@ -64,6 +67,15 @@ class GroupSettings:
     group_share_session_timeout_ms: int = 45_000
     group_share_heartbeat_interval_ms: int = 5_000
     group_share_max_size: int = 200
+
+    group_streams_max_size: int = 100_000
+
+    own: dict[str, GroupSettings] = field(default_factory=dict, init=False)
+    """The settings of groups that have options of their own, by group id."""
+
+    def of(self, group_id: str) -> GroupSettings:
+        """What a group has to keep to."""
+        return self.own.get(group_id, self)
 
     def check_session(self, timeout_ms: int) -> None:
         """Raises ApiError if members of the classic protocol may not ask for such a session."""

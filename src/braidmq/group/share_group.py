@@ -80,12 +80,13 @@ class ShareGroup:
         self._take(member, beat, catalog)
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
-        member.deadline_ms = now_ms + self._settings.group_share_session_timeout_ms
+        settings = self._settings.of(self.group_id)
+        member.deadline_ms = now_ms + settings.group_share_session_timeout_ms
         self._earliest_ms = min(self._earliest_ms or member.deadline_ms, member.deadline_ms)
         target = self.targets.get(member.member_id, NOTHING)
         tell = beat.topics is not None or target != member.told
         member.told = target
-        interval_ms = self._settings.group_share_heartbeat_interval_ms
+        interval_ms = settings.group_share_heartbeat_interval_ms
         return Beat(member.member_id, member.epoch, interval_ms, target if tell else None)
 
     def _member_of(self, beat: Heartbeat) -> ShareMember:

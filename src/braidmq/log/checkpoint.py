@@ -96,8 +96,8 @@ class CheckpointFile:
     """Makes the checkpoints of one log and remembers what is on disk; an older one never replaces a newer."""
 
     __slots__ = (
-        "_begun", "_directory", "_disk", "_lock", "_snapshot_version", "_snapshot_written", "_written",
-        "written",
+        "_begun", "_directory", "_disk", "_lock", "_snapshot_version", "_snapshot_written", "_uncertain",
+        "_written", "written",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, found: Checkpoint | None) -> None:
@@ -108,6 +108,8 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._begun = 0
         self._written = 0
+        self._uncertain = False
+        """A job has failed, maybe after its file was in place: what is on disk has to be written again."""
         self._snapshot_written = 0
         self._snapshot_version = 0
 
@@ -121,7 +123,7 @@ class CheckpointFile:
             snapshot_offset = checkpoint.recovery_offset
             snapshot = producers.snapshot(snapshot_offset)
         checkpoint = replace(checkpoint, snapshot_offset=snapshot_offset)
-        if checkpoint == self.written and snapshot is None:
+        if checkpoint == self.written and snapshot is None and not self._uncertain:
             return None
         self._begun += 1
         whole = producers.newest_offset < checkpoint.recovery_offset
@@ -145,9 +147,12 @@ class CheckpointFile:
 
     def done(self, job: CheckpointJob) -> None:
         """Takes note of a job that has run; one that failed is made up for by the next."""
-        if job.error is None and job.number >= self._written:
+        if job.error is not None:
+            self._uncertain = True
+        elif job.number >= self._written:
             self.written = job.checkpoint
             self._snapshot_version = job.producers_version
+            self._uncertain = False
 
 
 def _sealed(body: bytes) -> bytes:

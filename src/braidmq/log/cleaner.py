@@ -14,12 +14,12 @@ base offset. A batch that cannot be opened (a producer may have compressed anyth
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 
+from braidmq.log.aborted import AbortedRanges
 from braidmq.log.key_map import KeyMap
 from braidmq.wire import kernel
 from braidmq.wire.checksum import crc32c
@@ -44,8 +44,6 @@ NO_TIMESTAMP = -1
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _UINT32 = Struct(">I")
-_MARKER_KEY = Struct(">hh")
-_ABORT = 0
 
 
 class Fate(Enum):
@@ -63,42 +61,15 @@ class Survey:
     newest: KeyMap
     end_offset: int
     """Batches from here on stay as they are: their keys are not in the map."""
-    aborted: dict[int, list[tuple[int, int]]]
-    """By producer, first and last offset of each transaction that was aborted."""
+    cleaned_offset: int
+    """Before it an earlier round has removed what was aborted, and that is known for good."""
+    aborted: AbortedRanges
+    """All that the log knows, since the marker of a transaction may lie in a later segment."""
     sequences: frozenset[int]
     """Last offsets of the newest batches of the producers that the log remembers."""
 
-
-@dataclass(slots=True)
-class Transactions:
-    """Finds the aborted transactions, from batches in the order of the log."""
-
-    aborted: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    _begun: dict[int, int] = field(default_factory=dict)
-
-    def see(self, header: BatchHeader, marker: memoryview | None) -> None:
-        """`marker` is the whole batch if it is a control batch."""
-        if marker is None:
-            if header.is_transactional:
-                self._begun.setdefault(header.producer_id, header.base_offset)
-            return
-        first = self._begun.pop(header.producer_id, None)
-        if first is not None and is_abort(marker):
-            self.aborted[header.producer_id].append((first, header.last_offset))
-
-
-def is_abort(marker: memoryview) -> bool:
-    """Whether a control batch says that its producer's transaction was aborted."""
-    for record in opened(marker) or ():
-        if record.key is not None and len(record.key) >= _MARKER_KEY.size:
-            return bool(_MARKER_KEY.unpack_from(record.key)[1] == _ABORT)
-    return False
-
-
-def is_aborted(header: BatchHeader, aborted: dict[int, list[tuple[int, int]]]) -> bool:
-    return header.is_transactional and any(
-        first <= header.base_offset <= last for first, last in aborted.get(header.producer_id, ())
-    )
+    def is_aborted(self, header: BatchHeader) -> bool:
+        return header.is_transactional and self.aborted.hold(header.producer_id, header.base_offset)
 
 
 def opened(batch: memoryview) -> list[Record] | None:
@@ -127,7 +98,7 @@ class BatchCleaner:
             return Fate.KEPT, batch
         if header.is_control:
             return self._clean_marker(header, batch)
-        all_records = [] if is_aborted(header, self._survey.aborted) else opened(batch)
+        all_records = [] if self._survey.is_aborted(header) else opened(batch)
         if all_records is None:
             return Fate.KEPT, batch
         kept = [record for record in all_records if self._stays(record, header)]
@@ -150,11 +121,14 @@ class BatchCleaner:
         return _has_horizon(header) and header.base_timestamp <= self._now_ms
 
     def _clean_marker(self, header: BatchHeader, batch: memoryview) -> tuple[Fate, memoryview | bytearray]:
-        """A marker is needed as long as its transaction has records, and then as long as a tombstone."""
+        """A marker is needed as long as its transaction has records, and then as long as a tombstone.
+
+        It stays for one more round, so that even after a crash no abort is named without it.
+        """
         if header.producer_id in self._with_records:
             self._with_records.discard(header.producer_id)
             return Fate.KEPT, batch
-        if self._is_past_horizon(header):
+        if self._is_past_horizon(header) and header.base_offset < self._survey.cleaned_offset:
             return self._emptied(header, batch)
         if _has_horizon(header):
             return Fate.KEPT, batch

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from braidmq.config import INT64_MAX, TopicConfig
-from braidmq.log.cleaner import BatchCleaner, Fate, Survey, Transactions, is_aborted, opened, without_gaps
+from braidmq.log import progress
+from braidmq.log.aborted import AbortedRanges
+from braidmq.log.cleaner import BatchCleaner, Fate, Survey, opened, without_gaps
 from braidmq.log.files import FileCache
 from braidmq.log.index import RELATIVE_OFFSET_MAX, SegmentIndex
 from braidmq.log.key_map import KeyMap
@@ -28,11 +30,9 @@ from braidmq.log.scan import Damage, check_bytes, hop
 from braidmq.log.segment import LOG_SUFFIX, NO_TIMESTAMP, Segment
 from braidmq.log.swap import Swap
 from braidmq.platform.disk import Disk, DiskFile
-from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
 
-PROGRESS_NAME = "compacted"
 WRITE_BYTES = 1024 * 1024
 
 
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 class Compactor:
     """Compacts one log, round by round; lives as long as the log does."""
 
-    __slots__ = ("_busy", "_cleaned_offset", "_disk", "_limits", "_log", "_path", "_pause", "failed")
+    __slots__ = ("_busy", "_disk", "_limits", "_log", "_path", "_pause", "failed")
 
     def __init__(
         self,
@@ -79,7 +79,6 @@ class Compactor:
         self._limits = limits
         self._pause = pause or _no_pause
         """Called by the thread after every batch, to let the loop have the interpreter."""
-        self._cleaned_offset: int | None = None
         self._busy = False
         self.failed: Exception | None = None
         """Why no round begins until the log is opened again: the disk refused to finish a swap."""
@@ -87,9 +86,7 @@ class Compactor:
     @property
     def cleaned_offset(self) -> int:
         """Before it every record was compacted at least once."""
-        if self._cleaned_offset is None:
-            self._cleaned_offset = _read_progress(self._disk, self._path)
-        return self._cleaned_offset
+        return self._log.compacted_offset
 
     def begin(self, now_ms: int, limit_offset: int, config: TopicConfig) -> CompactionJob | None:
         """A job for what is below `limit_offset` (the last stable offset); None if it is not worth it."""
@@ -105,8 +102,10 @@ class Compactor:
             return None
         self._busy = True
         sequences = frozenset(one.batches[-1].last_offset for one in self._log.producers if one.batches)
+        transactions = self._log.producers.transactions
+        aborted = b"" if transactions is None else transactions.aborted.packed(limit_offset)
         task = CompactionTask(
-            sources, self.cleaned_offset, sequences, now_ms, config,
+            sources, self.cleaned_offset, aborted, sequences, now_ms, config,
             KeyMap.keys_in(self._limits.map_bytes_max),
         )  # fmt: skip
         return CompactionJob(self._disk, self._path, task, self._pause)
@@ -138,14 +137,19 @@ class Compactor:
         if job.ended:
             self._busy = False
             if job.error is None and job.cleaned_offset is not None:
-                self._cleaned_offset = job.cleaned_offset
+                self._log.compacted_offset = min(job.cleaned_offset, self._log.end_offset)
+                self._log.producers.drop_aborted(job.cleaned_offset)
 
     def _replace(self, prepared: Prepared) -> bool:
         """False if the segments were deleted or cut off meanwhile, so that the new file is out of date."""
         if any(source.segment.size_bytes != source.size_bytes for source in prepared.sources):
             return False
         segments = [source.segment for source in prepared.sources]
-        return self._log.replace_segments(segments, prepared.swap, prepared.size_bytes)
+        replaced = self._log.replace_segments(segments, prepared.swap, prepared.size_bytes)
+        if replaced:
+            # Rounds go from the oldest segment on, so nothing is left of what was aborted before here.
+            self._log.producers.drop_aborted(prepared.cleaned_offset)
+        return replaced
 
 
 def compact(
@@ -166,6 +170,8 @@ class CompactionTask(NamedTuple):
 
     sources: list[Source]
     first_dirty_offset: int
+    aborted: bytes
+    """All transactions that the log knows to be aborted, packed."""
     sequences: frozenset[int]
     now_ms: int
     config: TopicConfig
@@ -178,6 +184,8 @@ class Prepared(NamedTuple):
     swap: Swap
     sources: list[Source]
     size_bytes: int
+    cleaned_offset: int
+    """Before it everything is clean once the file is in place."""
 
 
 class CompactionJob:
@@ -225,7 +233,7 @@ class CompactionJob:
                 return
         self.bytes_after += sum(source.size_bytes for source in self._waiting)
         self.cleaned_offset = self._survey.end_offset
-        _write_progress(self._disk, self._path, self.cleaned_offset)
+        progress.write(self._disk, self._path, self.cleaned_offset)
         self.ended = True
 
     def _conclude(self, prepared: Prepared) -> bool:
@@ -243,38 +251,39 @@ class CompactionJob:
 
     def _look(self) -> Survey:
         """Finds the newest offset of every key in the dirty part, as far as the memory for keys goes."""
-        transactions = Transactions()
         dirty_records = batch_records_max = 0
         for source in self._task.sources:
             with _open(self._disk, source) as file:
-                for at, header in hop(file, 0, source.size_bytes, source.base_offset):
-                    marker = memoryview(file.read_at(header.size, at)) if header.is_control else None
-                    transactions.see(header, marker)
+                for _, header in hop(file, 0, source.size_bytes, source.base_offset):
                     if header.next_offset > self._task.first_dirty_offset:
                         dirty_records += header.record_count
                         batch_records_max = max(batch_records_max, header.record_count)
         # One batch must fit in any case, or no round would ever get past it.
         newest = KeyMap(max(min(self._task.keys_max, dirty_records), batch_records_max, 1))
-        end_offset = self._task.sources[-1].end_offset
+        survey = Survey(
+            newest,
+            self._task.sources[-1].end_offset,
+            self._task.first_dirty_offset,
+            AbortedRanges(self._task.aborted),
+            self._task.sequences,
+        )
         for source in self._task.sources:
             if source.end_offset <= self._task.first_dirty_offset:
                 continue
-            full_at = self._collect(source, newest, transactions.aborted)
+            full_at = self._collect(source, survey)
             if full_at is not None:
-                end_offset = full_at
+                survey.end_offset = full_at
                 break
-        return Survey(newest, end_offset, transactions.aborted, self._task.sequences)
+        return survey
 
-    def _collect(
-        self, source: Source, newest: KeyMap, aborted: dict[int, list[tuple[int, int]]]
-    ) -> int | None:
+    def _collect(self, source: Source, survey: Survey) -> int | None:
         """Notes the keys of a segment; the offset of the batch at which the map was full, if it was."""
         for header, batch in self._batches(source):
             dirty = header.next_offset > self._task.first_dirty_offset
-            if not dirty or header.is_control or is_aborted(header, aborted):
+            if not dirty or header.is_control or survey.is_aborted(header):
                 continue
             for record in opened(batch) or ():
-                if record.key is not None and not newest.put(record.key, record.offset):
+                if record.key is not None and not survey.newest.put(record.key, record.offset):
                     return header.base_offset
         return None
 
@@ -315,7 +324,8 @@ class CompactionJob:
             out.close()
             swap.undo()
             raise
-        return Prepared(swap, group, out.size_bytes)
+        assert self._survey is not None, "segments are cleaned after they were surveyed"
+        return Prepared(swap, group, out.size_bytes, min(swap.end_offset, self._survey.end_offset))
 
     def _write_group(self, cleaner: BatchCleaner, out: CompactedFile, group: list[Source]) -> bool:
         """Takes segments for one file, whether anything of them changed.
@@ -436,17 +446,3 @@ def _older(sources: list[Source], newest_ms: int) -> list[Source]:
 
 def _no_pause() -> None:
     return None
-
-
-def _read_progress(disk: Disk, path: str) -> int:
-    """How far earlier rounds came; 0 if that is not known, which costs a round and nothing else."""
-    try:
-        check, _, offset = disk.read_file(f"{path}/{PROGRESS_NAME}").partition(b" ")
-    except FileNotFoundError:
-        return 0
-    return int(offset) if check == b"%08x" % crc32c(offset) else 0
-
-
-def _write_progress(disk: Disk, path: str, offset: int) -> None:
-    digits = b"%d" % offset
-    disk.write_atomically(f"{path}/{PROGRESS_NAME}", b"%08x %s" % (crc32c(digits), digits))

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from struct import Struct
 from typing import NamedTuple
 
 from braidmq.config import configure
 from braidmq.log import checkpoint as checkpoints
+from braidmq.log import swap
 from braidmq.log.checkpoint import CHECKPOINT_NAME, Checkpoint
+from braidmq.log.cleaner import gap as empty_batch
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache
 from braidmq.log.index import (
@@ -31,27 +32,16 @@ from braidmq.log.index import (
 )
 from braidmq.log.log import Log
 from braidmq.log.producer_state import SNAPSHOT_NAME, ProducerLimits, ProducerState
-from braidmq.log.recovery import LOST_SUFFIX, segment_name, segment_offsets
+from braidmq.log.recovery import LOST_SUFFIX, deleted_offset, segment_name, segment_offsets
 from braidmq.log.salvage import Gap, survey
-from braidmq.log.segment import LOG_SUFFIX, NO_TIMESTAMP
+from braidmq.log.segment import DELETED_SUFFIX, LOG_SUFFIX, NO_TIMESTAMP
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import TEMPORARY_SUFFIX, Bytes, Disk, DiskFile
-from braidmq.wire.records import (
-    HEADER_BYTES,
-    LENGTH_END,
-    BatchHeader,
-    build_batch,
-    restamp_append_time,
-    stamp,
-)
+from braidmq.wire.records import BatchHeader, stamp
 
 DAMAGED_SUFFIX = ".damaged"
 COPY_BYTES = 1024 * 1024
 
-_INT32 = Struct(">i")
-_LENGTH_AT = LENGTH_END - 4
-_LAST_OFFSET_DELTA_AT = 23
-_RECORD_COUNT_AT = HEADER_BYTES - 4
 _KEEP_ALL = ProducerLimits(expiration_ms=2**62, ids_max=2**31)
 
 
@@ -80,6 +70,15 @@ class Surveyed(NamedTuple):
     def next_offset(self) -> int:
         return self.batches[-1][1].next_offset if self.batches else self.base_offset
 
+    def end_offset(self, follower: int | None, point: Checkpoint | None) -> int:
+        """The offset that the segment must reach: the next segment's first, or all that was synced.
+
+        What follows the last sound batch and was never synced is for recovery to cut.
+        """
+        if follower is not None:
+            return follower
+        return max(point.recovery_offset if point is not None else 0, self.next_offset)
+
 
 def verify(disk: Disk, path: Path) -> list[Finding]:
     """Everything that is wrong in a partition's directory; empty if nothing is."""
@@ -87,8 +86,9 @@ def verify(disk: Disk, path: Path) -> list[Finding]:
     findings, point = _verify_checkpoint(disk, path, names)
     findings += _verify_snapshot(disk, path, names)
     findings += [Finding(name, 0, "set aside by a recovery") for name in names if name.endswith(LOST_SUFFIX)]
-    bases = segment_offsets(names)
-    epochs = LeaderEpochs(point.epochs if point is not None else ())
+    bases = _bases(names)
+    findings += _verify_start(names, bases, point)
+    epochs = Epochs(point)
     for number, base in enumerate(bases):
         surveyed = _survey(disk, path, base, epochs)
         findings += [Finding(surveyed.name, gap.position, gap.what) for gap in surveyed.gaps]
@@ -97,38 +97,48 @@ def verify(disk: Disk, path: Path) -> list[Finding]:
             for at, header in surveyed.wrong_epochs
         ]
         follower = bases[number + 1] if number + 1 < len(bases) else None
-        if follower is not None and not surveyed.gaps and surveyed.next_offset != follower:
-            what = f"the segment ends before offset {surveyed.next_offset}, the next begins at {follower}"
-            findings.append(Finding(surveyed.name, surveyed.size_bytes, what))
+        findings += _verify_end(surveyed, follower, point)
         findings += _verify_index(disk, path, surveyed, closed=follower is not None)
     return findings
 
 
 def repair(disk: Disk, path: Path) -> list[str]:
     """Mends a partition's directory; what was done, for people."""
-    names = set(disk.listdir(path))
+    names = set(swap.recover(disk, str(path), disk.listdir(path)))
     found, point = _verify_checkpoint(disk, path, names)
     done = []
     if found and point is not None:
         disk.write_atomically(path / CHECKPOINT_NAME, point.encode())
         done.append(f"{CHECKPOINT_NAME}: restored from its second copy")
     elif found:
-        done.append(f"{CHECKPOINT_NAME}: written anew; records deleted by offset may be back")
-    epochs = LeaderEpochs(point.epochs if point is not None else ())
-    bases = segment_offsets(names)
+        done.append(f"{CHECKPOINT_NAME}: written again; records deleted by offset may be back")
+    epochs = Epochs(point)
+    bases = _bases(names)
     for number, base in enumerate(bases):
         surveyed = _survey(disk, path, base, epochs)
         follower = bases[number + 1] if number + 1 < len(bases) else None
-        done += _mend_segment(disk, path, surveyed, follower, point)
-        if _verify_index(disk, path, surveyed, closed=follower is not None) or surveyed.gaps:
-            done.append(f"{segment_name(base, OFFSET_SUFFIX)}: made anew")
+        mended = _mend_segment(disk, path, surveyed, follower, point, epochs)
+        done += mended
+        if mended or _verify_index(disk, path, surveyed, closed=follower is not None):
+            done.append(f"{segment_name(base, OFFSET_SUFFIX)}: rebuilt")
             for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
                 if disk.exists(path / segment_name(base, suffix)):
                     disk.unlink(path / segment_name(base, suffix))
     log = Log.open(disk, path, configure({}).topic({}), SystemClock(), FileCache(16), _KEEP_ALL)
     log.load_indexes()
     log.close()
-    return done + log.notes
+    return done + log.notes + _put_away(disk, path)
+
+
+def _put_away(disk: Disk, path: Path) -> list[str]:
+    """Renames segments that a recovery has set aside: they belong to the log no more."""
+    done = []
+    for name in sorted(name for name in disk.listdir(path) if name.endswith(LOST_SUFFIX)):
+        disk.rename(path / name, path / (name + DAMAGED_SUFFIX))
+        done.append(f"{name}: does not follow the log; it is kept as {name}{DAMAGED_SUFFIX}")
+    if done:
+        disk.sync_directory(path)
+    return done
 
 
 # -- verifying ----------------------------------------------------------------------------------
@@ -152,7 +162,52 @@ def _verify_snapshot(disk: Disk, path: Path, names: set[str]) -> list[Finding]:
     return [Finding(SNAPSHOT_NAME, 0, "its CRC does not match")]
 
 
-def _survey(disk: Disk, path: Path, base_offset: int, epochs: LeaderEpochs) -> Surveyed:
+def _bases(names: set[str]) -> list[int]:
+    """Base offsets of the segments that count: what was half deleted or half replaced may still be there."""
+    replaced, deleted = swap.replaced(sorted(names)), deleted_offset(names)
+    return [base for base in segment_offsets(names) if base not in replaced and base > deleted]
+
+
+def _verify_start(names: set[str], bases: list[int], point: Checkpoint | None) -> list[Finding]:
+    """Whether the first segment is there. One that is being deleted has another name until it is gone."""
+    if point is None or any(name.endswith(DELETED_SUFFIX) for name in names):
+        return []
+    first = bases[0] if bases else point.recovery_offset
+    if first <= point.start_offset:
+        return []
+    what = f"offsets {point.start_offset} to {first - 1} are missing: the log should start there"
+    return [Finding(segment_name(point.start_offset, LOG_SUFFIX), 0, what)]
+
+
+def _verify_end(surveyed: Surveyed, follower: int | None, point: Checkpoint | None) -> list[Finding]:
+    """Whether a segment reaches the next one, and the last one what was synced."""
+    end_offset = surveyed.end_offset(follower, point)
+    if surveyed.gaps or surveyed.next_offset == end_offset or (point and end_offset <= point.start_offset):
+        return []
+    what = f"the segment ends before offset {end_offset}, its last batch ends at {surveyed.next_offset - 1}"
+    if follower is not None and follower < surveyed.next_offset:
+        what = f"the segment ends at offset {surveyed.next_offset - 1}, the next begins at {follower}"
+    return [Finding(surveyed.name, surveyed.size_bytes, what)]
+
+
+class Epochs:
+    """The leader epochs that batches are checked against: those of the checkpoint, else learnt on the way."""
+
+    def __init__(self, point: Checkpoint | None) -> None:
+        self._known = LeaderEpochs(point.epochs if point is not None else ())
+        self._learns = point is None
+
+    def at(self, offset: int) -> int:
+        """The epoch that wrote `offset`."""
+        return self._known.at(offset)
+
+    def fits(self, header: BatchHeader) -> bool:
+        if self._learns and header.leader_epoch > self._known.latest:
+            self._known.begin(header.leader_epoch, header.base_offset)
+        return header.leader_epoch == self.at(header.base_offset)
+
+
+def _survey(disk: Disk, path: Path, base_offset: int, epochs: Epochs) -> Surveyed:
     file = disk.open(path / segment_name(base_offset, LOG_SUFFIX))
     try:
         surveyed = Surveyed(base_offset, file.size(), [], [], [])
@@ -161,7 +216,7 @@ def _survey(disk: Disk, path: Path, base_offset: int, epochs: LeaderEpochs) -> S
                 surveyed.gaps.append(found)
                 continue
             surveyed.batches.append(found)
-            if found[1].leader_epoch != epochs.at(found[1].base_offset):
+            if not epochs.fits(found[1]):
                 surveyed.wrong_epochs.append(found)
         return surveyed
     finally:
@@ -218,21 +273,24 @@ def _expected_entries(surveyed: Surveyed) -> dict[int, tuple[int, int]]:
 
 
 def _mend_segment(
-    disk: Disk, path: Path, surveyed: Surveyed, follower: int | None, point: Checkpoint | None
+    disk: Disk,
+    path: Path,
+    surveyed: Surveyed,
+    follower: int | None,
+    point: Checkpoint | None,
+    epochs: Epochs,
 ) -> list[str]:
-    """Replaces damaged batches by empty ones over their offsets; corrects epochs that make no sense."""
-    if not surveyed.gaps and not surveyed.wrong_epochs:
+    """Replaces lost batches by empty ones over their offsets; corrects epochs that make no sense."""
+    end_offset = surveyed.end_offset(follower, point)
+    if not surveyed.gaps and not surveyed.wrong_epochs and surveyed.next_offset >= end_offset:
         return []
-    # What follows the last sound batch and was never synced is for recovery to cut.
-    synced = point.recovery_offset if point is not None else surveyed.next_offset
-    end_offset = follower if follower is not None else max(synced, surveyed.next_offset)
     name = f"{path}/{surveyed.name}"
     mended = name + TEMPORARY_SUFFIX
     source = disk.open(name)
     try:
         _write_new(disk, name + DAMAGED_SUFFIX, _chunks(source, surveyed.size_bytes))
         done: list[str] = []
-        _write_new(disk, mended, _mended(source, surveyed, end_offset, done))
+        _write_new(disk, mended, _mended(source, surveyed, end_offset, epochs, done))
     finally:
         source.close()
     if point is not None and point.segment_offset == surveyed.base_offset:
@@ -244,24 +302,25 @@ def _mend_segment(
     return [*done, f"{surveyed.name}: as it was found it is kept as {surveyed.name}{DAMAGED_SUFFIX}"]
 
 
-def _mended(source: DiskFile, surveyed: Surveyed, end_offset: int, done: list[str]) -> Iterator[Bytes]:
+def _mended(
+    source: DiskFile, surveyed: Surveyed, end_offset: int, epochs: Epochs, done: list[str]
+) -> Iterator[Bytes]:
     """The batches of the mended segment; tells in `done` what is lost."""
-    expected, newest_ms, epoch = surveyed.base_offset, 0, 0
+    expected = surveyed.base_offset
     wrong = {position for position, _ in surveyed.wrong_epochs}
     for position, header in surveyed.batches:
         if header.base_offset > expected:
-            yield empty_batch(expected, header.base_offset - 1, newest_ms, epoch)
+            yield empty_batch(expected, header.base_offset - 1, epochs.at(expected))
             done.append(f"{surveyed.name}: offsets {expected} to {header.base_offset - 1} are lost")
         batch = bytearray(source.read_at(header.size, position))
         if position in wrong:
+            epoch = epochs.at(header.base_offset)
             stamp(batch, header.base_offset, epoch)
             done.append(f"{surveyed.name}: leader epoch of offset {header.base_offset} set to {epoch}")
-        else:
-            epoch = header.leader_epoch
         yield batch
-        expected, newest_ms = header.next_offset, header.max_timestamp
+        expected = header.next_offset
     if end_offset > expected:
-        yield empty_batch(expected, end_offset - 1, newest_ms, epoch)
+        yield empty_batch(expected, end_offset - 1, epochs.at(expected))
         done.append(f"{surveyed.name}: offsets {expected} to {end_offset - 1} are lost")
 
 
@@ -279,15 +338,3 @@ def _write_new(disk: Disk, path: str, parts: Iterable[Bytes]) -> None:
         file.fdatasync()
     finally:
         file.close()
-
-
-def empty_batch(first_offset: int, last_offset: int, timestamp_ms: int, leader_epoch: int) -> bytearray:
-    """A batch without records that covers offsets, such as compaction leaves; every client skips it."""
-    batch = build_batch([(None, None, [], timestamp_ms)])
-    del batch[HEADER_BYTES:]
-    _INT32.pack_into(batch, _LENGTH_AT, HEADER_BYTES - LENGTH_END)
-    _INT32.pack_into(batch, _LAST_OFFSET_DELTA_AT, last_offset - first_offset)
-    _INT32.pack_into(batch, _RECORD_COUNT_AT, 0)
-    restamp_append_time(batch, timestamp_ms)
-    stamp(batch, first_offset, leader_epoch)
-    return batch

@@ -40,6 +40,12 @@ class LeaderEpochs:
         self._epochs.append(epoch)
         self._starts.append(offset)
 
+    def followed_by(self, epoch: int, offset: int) -> LeaderEpochs:
+        """The same epochs and then this one."""
+        longer = LeaderEpochs(self.entries())
+        longer.begin(epoch, offset)
+        return longer
+
     def at(self, offset: int) -> int:
         """The epoch that wrote `offset`."""
         return self._epochs[max(bisect_right(self._starts, offset) - 1, 0)]

@@ -3,10 +3,12 @@
 Ten thousand partitions must not hold ten thousand descriptors, so logs do not keep files open: they ask a
 `FileCache`, which closes the file that has been idle longest when there are too many. A file in use by
 somebody else (a fetch being sent, a sync in a thread) is pinned and stays open, even past the cap and
-even when its segment has been deleted meanwhile.
+even when its segment has been deleted meanwhile. So the cap can be passed by as many files as are pinned at
+once; the last unpin closes a file when there are too many.
 
 Idleness is judged by second chance (the clock algorithm): using a file only sets a flag, which keeps the
-append path short; the work is done when something must be closed.
+append path short; the work is done when something must be closed. A pinned file that the clock meets leaves
+the ring and returns to it when it is unpinned: it is looked at once, however many opens follow.
 
 A cache and all its files belong to one thread. Another thread may use a file that was pinned for it.
 """
@@ -25,10 +27,12 @@ class _Closable(Protocol):
 class Cached:
     """Something open: closed by the cache when idle, by the last unpin when its file was forgotten."""
 
-    __slots__ = ("_content", "closed", "forgotten", "pins", "used")
+    __slots__ = ("_content", "aside", "closed", "forgotten", "pins", "used")
 
     def __init__(self, content: _Closable) -> None:
         self._content = content
+        self.aside: tuple[FileCache, str] | None = None
+        """The cache to return to, and the path, while a pin keeps this out of the ring."""
         self.pins = 0
         self.used = False
         self.closed = False
@@ -39,8 +43,12 @@ class Cached:
 
     def unpin(self) -> None:
         self.pins -= 1
-        if self.forgotten and self.pins == 0:
-            self.close()
+        if self.pins == 0:
+            if self.forgotten:
+                self.close()
+            elif self.aside is not None:
+                cache, path = self.aside
+                cache.take_back(path, self)
 
     def close(self) -> None:
         if not self.closed:
@@ -72,57 +80,74 @@ class OpenMap(Cached):
 
 
 class FileCache:
-    """At most `max_open` files and maps open at once, pinned ones apart."""
+    """At most `max_open` files and maps open at once, unless more than that are pinned."""
 
-    __slots__ = ("_entries", "max_open")
+    __slots__ = ("_aside", "_ring", "max_open")
 
     def __init__(self, max_open: int) -> None:
         self.max_open = max_open
-        self._entries: dict[str, Cached] = {}
+        self._ring: dict[str, Cached] = {}
+        self._aside: dict[str, Cached] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._ring) + len(self._aside)
 
     def open(self, disk: Disk, path: str, create: bool = False) -> OpenFile:
         """The open file at `path`; opened if need be."""
-        found = self._entries.get(path)
+        found = self._find(path)
         if isinstance(found, OpenFile):
             found.used = True
             return found
         self._make_room()
         opened = OpenFile(disk.open(path, create))
-        self._entries[path] = opened
+        self._ring[path] = opened
         return opened
 
     def map(self, disk: Disk, path: str) -> OpenMap:
         """The file at `path`, mapped; it must not be empty."""
-        found = self._entries.get(path)
+        found = self._find(path)
         if isinstance(found, OpenMap):
             found.used = True
             return found
         self._make_room()
         opened = OpenMap(disk.map(path))
-        self._entries[path] = opened
+        self._ring[path] = opened
         return opened
+
+    def _find(self, path: str) -> Cached | None:
+        return self._ring.get(path) or self._aside.get(path)
 
     def forget(self, path: str) -> None:
         """Closes what is open under `path` now, or when its last user has let go of it."""
-        entry = self._entries.pop(path, None)
+        entry = self._ring.pop(path, None) or self._aside.pop(path, None)
         if entry is not None:
             entry.forgotten = True
             if entry.pins == 0:
                 entry.close()
 
+    def take_back(self, path: str, entry: Cached) -> None:
+        """Nobody uses a file any more that was set aside."""
+        entry.aside = None
+        del self._aside[path]
+        if len(self) >= self.max_open:
+            entry.close()
+        else:
+            entry.used = False
+            self._ring[path] = entry
+
     def _make_room(self) -> None:
-        # Each entry is looked at twice at most: once to take its second chance away, once to close it.
-        chances = 2 * len(self._entries)
-        while len(self._entries) >= self.max_open and chances:
-            chances -= 1
-            path, entry = next(iter(self._entries.items()))
-            del self._entries[path]
-            if entry.pins or entry.used:
+        # A look at an entry closes it, sets it aside until its unpin, or takes a use away: so an open looks
+        # at no more entries than were used or unpinned since, plus the one it closes.
+        ring = self._ring
+        while ring and len(ring) + len(self._aside) >= self.max_open:
+            path, entry = next(iter(ring.items()))
+            del ring[path]
+            if entry.pins:
+                entry.aside = (self, path)
+                self._aside[path] = entry
+            elif entry.used:
                 entry.used = False
-                self._entries[path] = entry
+                ring[path] = entry
             else:
                 entry.close()
 
@@ -130,18 +155,35 @@ class FileCache:
 class FileSlice:
     """A range of a segment file that can be sent; the file stays open until `release`."""
 
-    __slots__ = ("file", "position", "size")
+    __slots__ = ("file", "hot", "position", "size")
 
-    def __init__(self, file: OpenFile, position: int, size: int) -> None:
+    def __init__(self, file: OpenFile, position: int, size: int, hot: bool = False) -> None:
         file.pins += 1
         self.file: OpenFile | None = file
         self.position = position
         self.size = size
+        self.hot = hot
+        """Whether it was written a moment ago, and so is in the page cache."""
 
     def read(self) -> bytes:
         """The bytes themselves, for those who must look at them."""
         assert self.file is not None, "a released slice cannot be read"
         return self.file.disk_file.read_at(self.size, self.position)
+
+    def shared(self) -> FileSlice:
+        """The same range once more, with a hold on the file of its own."""
+        assert self.file is not None, "a released slice cannot be shared"
+        return FileSlice(self.file, self.position, self.size, self.hot)
+
+    def read_part(self, at: int, size: int) -> bytes:
+        """Bytes from `at` on, `size` of them or fewer where the range ends."""
+        assert self.file is not None, "a released slice cannot be read"
+        return self.file.disk_file.read_at(min(size, self.size - at), self.position + at)
+
+    def part(self, at: int, size: int) -> FileSlice:
+        """A range of this range, to be released by itself."""
+        assert self.file is not None, "a released slice has no parts"
+        return FileSlice(self.file, self.position + at, size, self.hot)
 
     def release(self) -> None:
         """Lets the file be closed; calling it again does nothing."""

@@ -43,6 +43,11 @@ class FlushJob:
             file.pin()
             self._files.append(file)
 
+    def cut_to(self, end_offset: int, segment: Segment, position: int) -> None:
+        """The log was cut while the job is under way: it makes durable what is left."""
+        if end_offset < self.end_offset:
+            self.end_offset, self.segment, self.position = end_offset, segment, position
+
     def run(self) -> None:
         """Blocks until everything is on disk. OSError: it is not, and trying again would prove nothing."""
         try:
@@ -67,6 +72,14 @@ class FlushJob:
         files, self._files = self._files, []
         for file in files:
             file.unpin()
+
+
+def make_directory(disk: Disk, path: str, unsynced: list[str]) -> None:
+    """Makes a log's directory if it is missing; `unsynced` gets what the next flush must sync."""
+    topmost = disk.makedirs(path)
+    for directory in [path] if topmost is None else lineage(Path(path), topmost):
+        if directory not in unsynced:
+            unsynced.append(directory)
 
 
 def lineage(path: Path, topmost: Path) -> list[str]:

@@ -237,6 +237,8 @@ class SegmentIndex:
 
 def decode_offset_entry(raw: bytes, base_offset: int, seed: int) -> tuple[int, int]:
     """Offset and position of an `.index` entry; BadIndex if it fails its check."""
+    if len(raw) < OFFSET_ENTRY_BYTES:
+        raise BadIndex("an offset entry is missing")
     relative, position, check = _OFFSET.unpack(raw)
     if crc32c(raw[:8], seed) != check:
         raise BadIndex("an offset entry fails its check")
@@ -245,6 +247,8 @@ def decode_offset_entry(raw: bytes, base_offset: int, seed: int) -> tuple[int, i
 
 def decode_time_entry(raw: bytes, base_offset: int, seed: int) -> tuple[int, int]:
     """Timestamp and offset of a `.timeindex` entry; BadIndex if it fails its check."""
+    if len(raw) < TIME_ENTRY_BYTES:
+        raise BadIndex("a time entry is missing")
     timestamp, relative, check = _TIME.unpack(raw)
     if crc32c(raw[:12], seed) != check:
         raise BadIndex("a time entry fails its check")

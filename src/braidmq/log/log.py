@@ -12,22 +12,24 @@ what was durable before, and a restart must decide what the disk holds.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from braidmq.config import TimestampType, TopicConfig
-from braidmq.log import lookup
+from braidmq.log import lookup, progress
+from braidmq.log.appended import Appended
 from braidmq.log.checkpoint import Checkpoint, CheckpointFile, CheckpointJob
+from braidmq.log.cold import HOT_BYTES, Cold, ColdRead, WakeJob
+from braidmq.log.epochs import UNDEFINED
 from braidmq.log.files import FileCache, FileSlice
-from braidmq.log.flush import FlushJob, lineage, sync_ancestors
+from braidmq.log.flush import FlushJob, make_directory, sync_ancestors
 from braidmq.log.index import RELATIVE_OFFSET_MAX
-from braidmq.log.producer_state import ProducerLimits, ProducerState
-from braidmq.log.recovery import Recovered, Recovery, new_directory, replay_producers
-from braidmq.log.retention import expired_count
+from braidmq.log.producer_state import ProducerLimits
+from braidmq.log.recovery import Recovered, Recovery, cut_producers, new_directory
+from braidmq.log.retention import expired_count, remove
 from braidmq.log.segment import Segment
+from braidmq.log.segment_list import SegmentList
 from braidmq.log.swap import Swap
 from braidmq.log.transactions import EndMarker, Guard, end_marker
 from braidmq.platform.clock import Clock
@@ -37,17 +39,6 @@ from braidmq.wire.records import BatchHeader, parse_header, stamp
 
 __all__ = ["Appended", "CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
 
-_base_offset = attrgetter("base_offset")
-
-
-class Appended(NamedTuple):
-    """What became of a batch."""
-
-    base_offset: int
-    append_time_ms: int
-    """The broker's stamp under LogAppendTime, else -1."""
-    duplicate: bool
-
 
 class Log:
     """One partition's log."""
@@ -55,8 +46,8 @@ class Log:
     __slots__ = (
         "_active", "_checkpoint_file", "_clock", "_config", "_directory", "_dirty", "_disk",
         "_durable_position", "_durable_segment", "_epoch", "_flushing", "_path", "_segments",
-        "_stamps_append_time", "_unsynced_directories", "durable_offset", "end_offset", "failed", "notes",
-        "producers", "roll_at_ms", "size_bytes", "start_offset", "unflushed_since_ms",
+        "_stamps_append_time", "_unsynced_directories", "compacted_offset", "durable_offset", "end_offset",
+        "failed", "notes", "producers", "roll_at_ms", "size_bytes", "start_offset", "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, config: TopicConfig, clock: Clock, recovered: Recovered) -> None:
@@ -64,14 +55,14 @@ class Log:
         self._disk = recovered.directory.disk
         self._path = recovered.directory.path
         self._clock = clock
-        self._segments = recovered.segments
+        self._segments = SegmentList(recovered.segments)
         self._active = recovered.segments[-1]
         self._epoch = recovered.directory.epochs.latest
         self.producers = recovered.producers
         """The producers this partition remembers, and their transactions."""
         self._checkpoint_file = CheckpointFile(self._disk, self._path, recovered.checkpoint)
         self._dirty: list[Segment] = []
-        self._flushing = False
+        self._flushing: FlushJob | None = None
         self._unsynced_directories: list[str] = []
         self._durable_segment = self._active
         self._durable_position = self._active.size_bytes
@@ -79,7 +70,9 @@ class Log:
         self.end_offset = recovered.end_offset
         self.durable_offset = recovered.end_offset
         """Everything below survives a power loss."""
-        self.size_bytes = sum(segment.size_bytes for segment in self._segments)
+        self.compacted_offset = recovered.compacted_offset
+        """Before it every record was compacted at least once."""
+        self.size_bytes = self._segments.size_bytes
         self.failed: Exception | None = None
         """Why the log takes no more records, if so."""
         self.unflushed_since_ms: int | None = None
@@ -98,18 +91,19 @@ class Log:
         files: FileCache,
         producers: ProducerLimits,
     ) -> Log:
-        """Opens the log in `path`, creating or recovering it; may run in any thread."""
-        topmost = disk.makedirs(path)
+        """Opens or recovers the log in `path`; may run in any thread. Its first batch makes the directory."""
         directory = new_directory(disk, files, str(path), config.index_interval_bytes)
         recovered = Recovery(directory, clock, producers).run()
         log = cls(config, clock, recovered)
-        if topmost is not None:
-            # Synced with the first flush or checkpoint: until then there is nothing in them to lose.
-            log._unsynced_directories = lineage(path, topmost)
-        elif recovered.checkpoint is None and log.end_offset:
+        if recovered.checkpoint is None and log.end_offset:
             sync_ancestors(disk, path)
         if recovered.must_checkpoint:
             log._checkpoint_now()
+        if recovered.deleted:
+            # Once the checkpoint tells a deletion from a loss; on a full disk, all the same.
+            with suppress(ApiError):
+                log._checkpoint_now()
+            remove(disk, [path / name for name in recovered.deleted])
         return log
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -164,9 +158,9 @@ class Log:
         ):
             segment = self.roll(now_ms)
         stamp(batch, base_offset, leader_epoch)
-        if not segment.dirty:
-            self._soil(segment)
         try:
+            if not segment.dirty:
+                self._soil(segment)
             segment.append(batch, base_offset, header.max_timestamp)
         except OSError as error:
             raise self._undo_append(segment, error) from error
@@ -179,8 +173,8 @@ class Log:
     def _soil(self, segment: Segment) -> None:
         segment.dirty = True
         self._dirty.append(segment)
-        if not segment.exists and self._path not in self._unsynced_directories:
-            self._unsynced_directories.append(self._path)
+        if not segment.exists:
+            make_directory(self._disk, self._path, self._unsynced_directories)
 
     def _undo_append(self, segment: Segment, error: OSError) -> ApiError:
         try:
@@ -211,22 +205,21 @@ class Log:
         return self._active
 
     def _begin_epoch(self, leader_epoch: int) -> None:
-        if leader_epoch < self._epoch:
-            raise ApiError(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"{self._path}: leader epoch {leader_epoch} is over, epoch {self._epoch} has begun",
-            )
-        self._directory.epochs.begin(leader_epoch, self.end_offset)
+        # A checkpoint that fails may be on disk all the same: then even the epoch before is written again.
+        self._epoch = UNDEFINED
+        self._directory.begin_epoch(leader_epoch, self.end_offset, self._checkpoint_now)
         self._epoch = leader_epoch
-        self._checkpoint_now()
 
     # -- reading --------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int) -> FileSlice | None:
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, cold: Cold = Cold.WAITS
+    ) -> FileSlice | None:
         """Batches from the one that holds `offset` on, all below `limit_offset`; None if there are none yet.
 
         At least one whole batch, even if larger than `max_bytes`; the last one may be cut. ApiError
-        OFFSET_OUT_OF_RANGE outside of the log, CORRUPT_MESSAGE when the disk does not hold what was written.
+        OFFSET_OUT_OF_RANGE outside of the log, CORRUPT_MESSAGE when the disk does not hold what was written
+        at `offset`; sound batches before damage are given.
         """
         if offset < self.start_offset or offset > self.end_offset:
             raise self._out_of_range(offset)
@@ -237,9 +230,13 @@ class Log:
         segment = self._active
         if offset < segment.base_offset:
             segment = self._segments[self._number_of(offset)]
+            segment.used = True
+        if segment.resting and cold is Cold.RAISES:
+            raise ColdRead(WakeJob(self._disk, segment, offset))
         found = segment.locate(offset)
         if found is None:
-            return self._read_next(segment, max_bytes, limit_offset)
+            self._segments.check_reaches(segment, offset)
+            return None
         position, size = found
         left = self._limit_position(segment, limit_offset) - position
         if size > left:
@@ -247,25 +244,24 @@ class Log:
         if size < max_bytes:
             size = max_bytes if max_bytes < left else left
         if position < segment.untrusted_below:
-            segment.verify(position, size)
+            size = segment.verify(position, size, cold)
         file = segment.open()
         file.used = True
-        return FileSlice(file, position, size)
+        hot = segment is self._active and segment.size_bytes - position <= HOT_BYTES
+        return FileSlice(file, position, size, hot)
+
+    def rest(self) -> None:
+        """Called now and then: what was not read since the last time is taken for cold."""
+        for segment in self._segments[:-1]:
+            segment.resting, segment.used = not segment.used, False
 
     def offset_behind(self, offset: int, found: FileSlice) -> int | None:
         """An offset not before the end of what `read(offset)` found; None if only the log's end is known."""
         segment = self._segments[self._number_of(offset)]
         return segment.offset_behind(found.position + found.size) if segment.is_in(found.file) else None
 
-    def _read_next(self, segment: Segment, max_bytes: int, limit_offset: int) -> FileSlice | None:
-        """Goes on behind `segment`, which ends early: a file between it and the next has been lost."""
-        number = self._number_of(segment.base_offset) + 1
-        if number == len(self._segments):
-            return None
-        return self.read(self._segments[number].base_offset, max_bytes, limit_offset)
-
     def _number_of(self, offset: int) -> int:
-        return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
+        return self._segments.number_of(offset)
 
     def _limit_position(self, segment: Segment, limit_offset: int) -> int:
         """The byte of `segment` at which `limit_offset` begins; its end if that is later."""
@@ -273,12 +269,7 @@ class Log:
             return self._durable_position
         if limit_offset >= self.end_offset:
             return segment.size_bytes
-        if segment is not self._active:
-            following = self._segments[self._number_of(segment.base_offset) + 1]
-            if limit_offset >= following.base_offset:
-                return segment.size_bytes
-        found = segment.locate(limit_offset)
-        return segment.size_bytes if found is None else found[0]
+        return self._segments.position_of(limit_offset, segment)
 
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(
@@ -311,7 +302,7 @@ class Log:
 
     def flush_begin(self) -> FlushJob | None:
         """A job that makes all records so far durable; None if they are, or while one is under way."""
-        if self._flushing or not self._dirty or self.failed is not None:
+        if self._flushing is not None or not self._dirty or self.failed is not None:
             return None
         try:
             job = FlushJob(self._disk, self._path, self._dirty, self._unsynced_directories, self.end_offset)
@@ -323,12 +314,12 @@ class Log:
             segment.dirty = False
         self._dirty = []
         self._unsynced_directories = []
-        self._flushing = True
+        self._flushing = job
         return job
 
     def flush_done(self, job: FlushJob) -> None:
         """Takes note of a job that has run; if it failed, the log has."""
-        self._flushing = False
+        self._flushing = None
         job.release()
         if job.error is not None:
             self.fail(job.error)
@@ -347,7 +338,7 @@ class Log:
 
     def checkpoint_begin(self) -> CheckpointJob | None:
         """A job that writes recovery point, start offset, epochs and producers; None if they are on disk."""
-        if self.failed is not None:
+        if self.failed is not None or (self._checkpoint_file.written is None and not self.end_offset):
             return None
         self.producers.expire(self._clock.wall_ms())
         self._active.index.write_out()
@@ -364,6 +355,9 @@ class Log:
     def checkpoint_done(self, job: CheckpointJob) -> None:
         """Takes note of a job that has run; one that failed is made up for by the next."""
         self._checkpoint_file.done(job)
+        if (written := self._checkpoint_file.written) is not None:
+            # Only now: a start offset that a crash takes back must not bring aborted records with it.
+            self.producers.drop_aborted(written.start_offset)
 
     def _checkpoint_now(self) -> None:
         job = self.checkpoint_begin()
@@ -386,7 +380,7 @@ class Log:
     def _begin_at(self, offset: int) -> None:
         if offset > self.start_offset:
             self.start_offset = offset
-            self.producers.drop_below(offset)
+            self.producers.begin_at(offset)
 
     def expire(self, now_ms: int, by_time: bool) -> list[Path]:
         """Takes segments past retention out of the log; their files, for `retention.remove` some time later.
@@ -410,71 +404,72 @@ class Log:
         written = self._checkpoint_file.written
         if written is None or self.failed is not None:
             return []
-        end_offset = min(written.segment_offset, limit_offset)
-        followed = zip(self._segments, self._segments[1:], strict=False)
-        return [(one, after.base_offset) for one, after in followed if after.base_offset <= end_offset]
+        return self._segments.ended(min(written.segment_offset, limit_offset))
 
     def replace_segments(self, replaced: Sequence[Segment], swap: Swap, size_bytes: int) -> bool:
         """Puts a compacted file in the place of segments; False if one of them is gone by now.
 
         Slices of the old files stay readable until they are released.
         """
-        number = self._number_of(swap.base_offset)
-        if self._segments[number : number + len(replaced)] != list(replaced):
+        if not self._segments.holds(replaced):
             return False
         for segment in replaced:
             segment.forget_files()
         swap.rename()
-        compacted = Segment(self._directory, swap.base_offset, replaced[-1].created_ms)
-        compacted.found(size_bytes, trusted_from=0)
-        compacted.sealed = True
-        self._segments[number : number + len(replaced)] = [compacted]
-        self.size_bytes += size_bytes - sum(segment.size_bytes for segment in replaced)
+        self._segments.replace(replaced, size_bytes)
+        self.size_bytes = self._segments.size_bytes
         return True
 
     def _drop_segments(self, count: int) -> list[Path]:
         written = self._checkpoint_file.written
-        synced = written.recovery_offset if written is not None else 0
-        while count and self._segments[count].base_offset > synced:
-            count -= 1
-        paths = []
-        for segment in self._segments[:count]:
-            self.size_bytes -= segment.size_bytes
-            paths += [Path(path) for path in segment.rename_deleted()]
-        del self._segments[:count]
+        paths = self._segments.drop_first(count, written.recovery_offset if written is not None else 0)
+        self.size_bytes = self._segments.size_bytes
         self._begin_at(self._segments[0].base_offset)
         return paths
 
     # -- the rest of its life -------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts off the batch that holds `offset` and all after it, as a follower must; blocks."""
+        """Cuts off the batch that holds `offset` and all after it, as a follower must; blocks.
+
+        If the disk refuses, the log has failed: its files may hold more than it says.
+        """
+        if self.failed is not None:
+            raise self._refusal(self.failed)
         if offset >= self.end_offset:
             return
-        number = self._number_of(max(offset, self.start_offset))
-        segment = self._segments[number]
-        found = segment.find_offset(max(offset, self.start_offset))
-        position, end_offset = (found[0], found[1].base_offset) if found else (0, segment.base_offset)
+        segment, position, end_offset = self._segments.batch_of(max(offset, self.start_offset))
+        self._forget_from(end_offset, segment, position)
+        try:
+            # First the recovery point: what is written after it has to be checked after a crash.
+            self._checkpoint_now()
+            if end_offset < self.compacted_offset:
+                self.compacted_offset = end_offset
+                progress.write(self._disk, self._path, end_offset)
+            self._segments.unlink_after(self._number_of(segment.base_offset))
+            segment.truncate(position)
+            self._disk.sync_directory(self._path)
+        except (OSError, ApiError) as error:
+            self.fail(error)
+            raise self._refusal(error) from error
+        self._active = segment
+        self.roll_at_ms = segment.created_ms + self._config.segment_age_max_ms
+        self._dirty = [dirty for dirty in self._dirty if dirty in self._segments]
+        self.size_bytes = self._segments.size_bytes
+
+    def _forget_from(self, end_offset: int, segment: Segment, position: int) -> None:
+        """The log ends at `end_offset`, byte `position` of `segment`; the files are as they were."""
+        if self._flushing is not None:
+            self._flushing.cut_to(end_offset, segment, position)
         if end_offset < self.durable_offset:
             self.durable_offset, self._durable_segment, self._durable_position = end_offset, segment, position
+        if end_offset == self.durable_offset:
+            self.unflushed_since_ms = None
         self.end_offset = end_offset
-        if not self.producers.cut_to(end_offset):
-            self.producers = ProducerState(self.producers.limits)
-            replay_producers(self._segments, self.producers, self._clock.wall_ms(), end_offset)
+        self.start_offset = min(self.start_offset, end_offset)
+        self.producers = cut_producers(self.producers, self._segments, end_offset, self._clock.wall_ms())
         self._directory.epochs.cut_to(end_offset)
         self._epoch = self._directory.epochs.latest
-        # First the recovery point goes back: bytes behind it will be written anew and must be checked after
-        # a crash.
-        self._checkpoint_now()
-        for later in reversed(self._segments[number + 1 :]):
-            later.unlink()
-        del self._segments[number + 1 :]
-        segment.truncate(position)
-        self._disk.sync_directory(self._path)
-        self._active = segment
-        self._dirty = [dirty for dirty in self._dirty if dirty in self._segments]
-        self.start_offset = min(self.start_offset, end_offset)
-        self.size_bytes = sum(segment.size_bytes for segment in self._segments)
 
     def load_indexes(self) -> None:
         """Completes the indexes of all segments and writes them out, as the doctor wants it."""

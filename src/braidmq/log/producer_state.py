@@ -200,11 +200,15 @@ class ProducerState:
         if self.transactions is not None:
             self.transactions.settle(durable_offset)
 
-    def drop_below(self, start_offset: int) -> None:
+    def begin_at(self, start_offset: int) -> None:
         """The log begins at `start_offset` now."""
         if self.transactions is not None:
-            self.transactions.drop_below(start_offset)
-            self.version += 1
+            self.transactions.begin_at(start_offset)
+
+    def drop_aborted(self, offset: int) -> None:
+        """Nobody will read a record again of what was aborted before `offset`: deleted, or compacted."""
+        if self.transactions is not None:
+            self.version += self.transactions.drop_aborted(offset)
 
     # -- snapshot -------------------------------------------------------------------------------
 

@@ -6,23 +6,27 @@ first thing that is not right, because bytes that were not synced may be missing
 order after a power loss, and nothing behind them was ever promised to anybody. A whole segment that is cut
 off is renamed, not removed.
 
-The end never moves back before the recovery point. If synced bytes have vanished all the same, the log goes
-on in a new segment behind the hole, so that no offset is given twice.
+The end never moves back before the recovery point, so that no offset is given twice. If synced bytes have
+vanished all the same, whatever is sound after the hole stays, and an empty batch in a segment of its own
+covers the offsets that are lost: readers step over it, as over what compaction has removed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidmq.log import checkpoint as checkpoints
-from braidmq.log import swap
+from braidmq.log import progress, swap
 from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint
+from braidmq.log.cleaner import gap
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache
 from braidmq.log.flush import FAILED_NAME
 from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX
 from braidmq.log.producer_state import SNAPSHOT_NAME, ProducerLimits, ProducerState
+from braidmq.log.salvage import Gap, survey
 from braidmq.log.scan import Damage, check_bytes, hop
 from braidmq.log.segment import DELETED_SUFFIX, LOG_SUFFIX, LogDirectory, Segment, check_epoch
 from braidmq.platform.clock import Clock
@@ -44,8 +48,11 @@ class Recovered:
     end_offset: int
     producers: ProducerState
     checkpoint: Checkpoint | None
+    compacted_offset: int
     must_checkpoint: bool
     """The checkpoint on disk says something that does not hold any more."""
+    deleted: list[str] = field(default_factory=list)
+    """Files of deleted segments, to be removed when a checkpoint has the start of the log."""
     notes: list[str] = field(default_factory=list)
     """What was cut off, set aside or rebuilt, for people."""
 
@@ -65,19 +72,25 @@ class Recovery:
         """Batches from this offset on are not in the producer snapshot; NOTHING_FITS: there is none."""
         self._checked: set[int] = set()
         self._notes: list[str] = []
+        self._deleted: list[str] = []
+        self._lost = False
         self._names_changed = False
+        self._compacted_offset = 0
         self._rewrites = False
 
     def run(self) -> Recovered:
         """Leaves the directory so that every byte of every segment belongs to the log and is durable."""
-        names = swap.recover(self._disk, self._path, self._disk.listdir(self._path))
+        names = swap.recover(self._disk, self._path, self._names())
         bases = self._tidy(names)
-        self._point = checkpoints.load(self._disk, self._path)
+        if checkpoints.CHECKPOINT_NAME in names:
+            self._point = checkpoints.load(self._disk, self._path)
         if self._point is not None:
             self._directory.epochs = LeaderEpochs(self._point.epochs)
         elif checkpoints.CHECKPOINT_NAME in names:
             self._notes.append("the checkpoint was damaged; every segment was checked")
         self._rewrites = FAILED_NAME in names
+        if progress.PROGRESS_NAME in names:
+            self._compacted_offset = progress.read(self._disk, self._path)
         self._restore_producers(names)
         self._segments = [self._found(base) for base in bases]
         end_offset, appendable = self._check_tail(self._point or _beginning(self._segments))
@@ -88,22 +101,29 @@ class Recovery:
 
     # -- the directory --------------------------------------------------------------------------
 
+    def _names(self) -> list[str]:
+        """What is in the directory; one that nothing was ever written to does not exist."""
+        try:
+            return self._disk.listdir(self._path)
+        except FileNotFoundError:
+            return []
+
     def _tidy(self, names: list[str]) -> list[int]:
         """Base offsets of the segments; what a crash left half done is finished or removed."""
-        deleted = [name for name in names if name.endswith(DELETED_SUFFIX)]
-        deleted_to = max((_offset_of(name) for name in deleted), default=-1)
+        self._deleted = [name for name in names if name.endswith(DELETED_SUFFIX)]
+        deleted_to = deleted_offset(self._deleted)
         bases = segment_offsets(names)
         kept = [base for base in bases if base > deleted_to]
         # Segments are deleted from the oldest on, so a rename that survived a crash speaks for the earlier
         # ones too. It must not go before they are gone, nor before it is itself durable.
         for base in bases[: len(bases) - len(kept)]:
             self._unlink(segment_name(base, LOG_SUFFIX))
-        if deleted:
+        if self._deleted:
             self._disk.sync_directory(self._path)
         stems = {segment_name(base, "") for base in kept}
         for name in names:
             orphan = name.endswith((OFFSET_SUFFIX, TIME_SUFFIX)) and name.partition(".")[0] not in stems
-            if orphan or name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)):
+            if orphan or name.endswith(TEMPORARY_SUFFIX):
                 self._unlink(name)
         return kept
 
@@ -129,25 +149,101 @@ class Recovery:
 
         Returns the end offset, and whether the last segment ends there and can take appends.
         """
+        first = bisect_left([segment.base_offset for segment in self._segments], point.segment_offset)
+        if self._is_lost(first, point):
+            return self._check_after_loss(first, point)
         expected, appendable = point.recovery_offset, False
-        for number, segment in enumerate(self._segments):
-            if segment.base_offset < point.segment_offset:
-                continue
+        for number, segment in enumerate(self._segments[first:], first):
             start = point.position if segment.base_offset == point.segment_offset else 0
             if start == 0 and expected != segment.base_offset:
                 self._set_aside(number, f"it does not follow offset {expected}")
                 break
-            if segment.size_bytes < start:
-                lost = f"{segment.size_bytes} bytes are left of {start} that were synced; records are lost"
-                self._notes.append(f"segment {segment.name}: {lost}")
-                self._check_segment(segment, 0, segment.base_offset)
-                continue
             expected, sound = self._check_segment(segment, start, expected)
             appendable = True
             if not sound:
                 self._set_aside(number + 1, "the log ends before it")
                 break
         return expected, appendable
+
+    # -- what was synced and is gone ------------------------------------------------------------
+
+    def _is_lost(self, number: int, point: Checkpoint) -> bool:
+        """Whether bytes before the recovery point have vanished, in the segment where it lies."""
+        found = self._segments[number] if number < len(self._segments) else None
+        if found is not None and found.base_offset == point.segment_offset:
+            return found.size_bytes < point.position
+        # A segment that ends at the recovery point may have been deleted, if all before it were.
+        deleted = number == 0 and (found is None or found.base_offset == point.recovery_offset)
+        return point.position > 0 and not deleted
+
+    def _check_after_loss(self, number: int, point: Checkpoint) -> tuple[int, bool]:
+        """Keeps what is sound from the segment of the recovery point on, and covers what is missing."""
+        segments, self._lost = self._segments, True
+        if number < len(segments) and segments[number].base_offset == point.segment_offset:
+            expected = self._cut_to_sound(segments[number])
+            number += 1
+        elif number:
+            expected = self._cut_to_sound(segments[number - 1])
+        else:
+            # Nothing is left before: the log starts later.
+            expected = segments[0].base_offset
+        while number < len(segments):
+            segment = segments[number]
+            if segment.base_offset < expected:
+                self._set_aside(number, f"it does not follow offset {expected}")
+                break
+            if segment.base_offset > expected:
+                expected = self._cover(number, expected, segment.base_offset)
+            expected, _ = self._check_segment(segment, 0, expected)
+            number = segments.index(segment) + 1
+        if expected < point.recovery_offset:
+            expected = self._cover(number, expected, point.recovery_offset)
+        return expected, True
+
+    def _cut_to_sound(self, segment: Segment) -> int:
+        """Cuts off what follows the last sound batch of a segment; the offset that is expected after it."""
+        file = self._disk.open(segment.path)
+        end, expected = 0, segment.base_offset
+        try:
+            for found in survey(file, segment.size_bytes, segment.base_offset):
+                if not isinstance(found, Gap):
+                    end, expected = found[0] + found[1].size, found[1].next_offset
+            file.truncate(end)
+            file.fdatasync()
+        finally:
+            file.close()
+        self._notes.append(f"segment {segment.name}: what was synced after byte {end} is gone")
+        segment.found(end, trusted_from=end)
+        segment.index.load(end)
+        segment.index.cut()
+        self._checked.add(segment.base_offset)
+        return expected
+
+    def _cover(self, number: int, first: int, until: int) -> int:
+        """Puts an empty batch over the offsets from `first` on, in a segment before `number`; gives `until`.
+
+        Not in the segment before, whose size has to tell of the loss until there is a new checkpoint.
+        """
+        segment = self._segments[number - 1] if number else None
+        if segment is None or segment.base_offset != first:
+            segment = Segment(self._directory, first, self._created_ms(first))
+            self._segments.insert(number, segment)
+        batch = gap(first, until - 1, self._directory.epochs.at(first))
+        file = self._disk.open(segment.path, create=True)
+        try:
+            file.truncate(0)
+            file.write(batch)
+            file.fdatasync()
+        finally:
+            file.close()
+        self._notes.append(f"segment {segment.name}: offsets {first} to {until - 1} are lost and left empty")
+        segment.found(len(batch), trusted_from=0)
+        segment.sealed = True
+        self._checked.add(first)
+        self._names_changed = True
+        return until
+
+    # -- one segment ----------------------------------------------------------------------------
 
     def _check_segment(self, segment: Segment, start: int, expected: int) -> tuple[int, bool]:
         """Checks a segment from `start`; the offset that follows it, and whether it was sound to its end."""
@@ -222,7 +318,10 @@ class Recovery:
         if point is not None:
             start_offset = max(start_offset, point.start_offset)
         # A snapshot from past the end would take for stored what was lost; it must not be used again.
-        must_checkpoint = self._replay_from == NOTHING_FITS or self._replay_from > end_offset
+        must_checkpoint = self._replay_from == NOTHING_FITS or self._replay_from > end_offset or self._lost
+        if point is not None and start_offset > point.start_offset and not self._deleted:
+            gone = f"offsets {point.start_offset} to {start_offset - 1} are lost: their segments are missing"
+            self._notes.append(gone)
         if start_offset > end_offset:
             # Records were deleted that the disk then lost: the log goes on, empty, where it starts.
             end_offset, appendable = start_offset, False
@@ -233,6 +332,8 @@ class Recovery:
         if self._replay_from == NOTHING_FITS:
             self._rebuild_producers()
         self._producers.cut_to(end_offset)
+        self._producers.begin_at(start_offset)
+        self._producers.drop_aborted(min(self._compacted_offset, end_offset))
         self._directory.epochs.cut_to(end_offset)
         for segment in segments:
             if segment.base_offset in self._checked:
@@ -246,6 +347,8 @@ class Recovery:
             end_offset=end_offset,
             producers=self._producers,
             checkpoint=point,
+            deleted=self._deleted,
+            compacted_offset=min(self._compacted_offset, end_offset),
             must_checkpoint=must_checkpoint,
             notes=self._notes,
         )
@@ -296,6 +399,16 @@ def replay_producers(
     return notes
 
 
+def cut_producers(
+    producers: ProducerState, segments: Iterable[Segment], end_offset: int, now_ms: int
+) -> ProducerState:
+    """What is known of producers when the log is cut to `end_offset`; read from the log if need be."""
+    if not producers.cut_to(end_offset):
+        producers = ProducerState(producers.limits)
+        replay_producers(segments, producers, now_ms, end_offset)
+    return producers
+
+
 def segment_name(base: int, suffix: str) -> str:
     """The name of a segment's file: its first offset, so that names sort as offsets do."""
     return f"{base:0{OFFSET_DIGITS}d}{suffix}"
@@ -304,6 +417,11 @@ def segment_name(base: int, suffix: str) -> str:
 def segment_offsets(names: Iterable[str]) -> list[int]:
     """Base offsets of the segments among `names`, ascending."""
     return sorted(_offset_of(name) for name in names if _is_segment(name))
+
+
+def deleted_offset(names: Iterable[str]) -> int:
+    """Base offset of the newest deleted segment among `names`, -1 if none; all before it are deleted too."""
+    return max((_offset_of(name) for name in names if name.endswith(DELETED_SUFFIX)), default=-1)
 
 
 def _is_segment(name: str) -> bool:

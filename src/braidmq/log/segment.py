@@ -10,10 +10,12 @@ index and no disk.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from braidmq.log.cold import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache, OpenFile
 from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, Entry, SegmentIndex
@@ -28,6 +30,17 @@ DELETED_SUFFIX = ".deleted"
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 RECENT_BATCHES_MAX = 128
 NO_TIMESTAMP = -1
+REPORTED_MAX = 100
+
+log = logging.getLogger("braid.log")
+
+
+class DamagedSegment(ApiError):
+    """A batch is not what was written; what clients get is CORRUPT_MESSAGE."""
+
+    def __init__(self, name: str, damage: Damage) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"segment {name}: {damage}; run braid doctor")
+        self.position = damage.position
 
 
 class LogDirectory:
@@ -45,14 +58,30 @@ class LogDirectory:
         """Bytes of log between two index entries."""
         self.epochs = epochs
 
+    def begin_epoch(self, epoch: int, offset: int, make_durable: Callable[[], None]) -> None:
+        """Epoch `epoch` writes from `offset` on, once that is durable; if it cannot be, all is as it was."""
+        known = self.epochs
+        if epoch < known.latest:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.path}: leader epoch {epoch} is over, epoch {known.latest} has begun",
+            )
+        if epoch > known.latest:
+            self.epochs = known.followed_by(epoch, offset)
+        try:
+            make_durable()
+        except BaseException:
+            self.epochs = known
+            raise
+
 
 class Segment:
     """One file of a partition's log."""
 
     __slots__ = (
         "_directory", "_file", "_index", "_indexed_at", "_loaded", "_recent_offsets", "_recent_positions",
-        "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "sealed",
-        "size_bytes", "untrusted_below",
+        "_reported", "_verified", "base_offset", "created_ms", "dirty", "exists", "max_timestamp", "resting",
+        "sealed", "size_bytes", "untrusted_below", "used",
     )  # fmt: skip
 
     def __init__(self, directory: LogDirectory, base_offset: int, created_ms: int) -> None:
@@ -67,11 +96,15 @@ class Segment:
         self.exists = False
         self.untrusted_below = 0
         """Bytes before this position were written by an earlier run and not checked since."""
+        self.resting = False
+        """Whether nobody has looked into it lately, so that even its index may have to come from the disk."""
+        self.used = False
         self._file: OpenFile | None = None
         self._index: SegmentIndex | None = None
         self._loaded = True
         self._indexed_at = 0
         self._verified: VerifiedRanges | None = None
+        self._reported: set[int] | None = None
         self._recent_offsets: array[int] | None = None
         self._recent_positions: array[int] | None = None
 
@@ -80,7 +113,12 @@ class Segment:
         self.exists = True
         self.size_bytes = size_bytes
         self.untrusted_below = trusted_from
+        self.resting = True
         self._loaded = False
+
+    def successor(self, created_ms: int) -> Segment:
+        """A segment in the place of this one."""
+        return Segment(self._directory, self.base_offset, created_ms)
 
     @property
     def stem(self) -> str:
@@ -228,40 +266,61 @@ class Segment:
         return max(one, other)
 
     def read(self, position: int, size: int) -> bytes:
-        """Bytes of the file, checked first if an earlier run wrote them."""
+        """Bytes of the file, checked first if an earlier run wrote them; fewer if some are damaged."""
         if position < self.untrusted_below:
-            self.verify(position, size)
+            size = self.verify(position, size)
         return self.open().disk_file.read_at(size, position)
 
     # -- checking -------------------------------------------------------------------------------
 
-    def verify(self, position: int, size: int) -> None:
-        """Checks the batches of [position, position + size) that an earlier run wrote, once.
+    @property
+    def verified(self) -> VerifiedRanges:
+        """What has been found of the bytes of earlier runs."""
+        if self._verified is None:
+            self._verified = VerifiedRanges()
+        return self._verified
 
-        `position` is where a batch starts. ApiError CORRUPT_MESSAGE if one is damaged.
+    def check_epoch(self, position: int, header: BatchHeader) -> None:
+        """Raises Damage if a stored batch is not of the epoch that wrote its offset."""
+        check_epoch(position, header, self._directory.epochs)
+
+    def verify(self, position: int, size: int, cold: Cold = Cold.WAITS) -> int:
+        """Checks the batches of [position, position + size) that an earlier run wrote, once; the good bytes.
+
+        `position` is where a batch starts. Fewer bytes than asked for end before a damaged batch, or before
+        one that a later read has to have checked. ApiError CORRUPT_MESSAGE if the first one is damaged,
+        ColdRead if `cold` says so and it has not been checked yet.
         """
-        verified = self._verified
-        if verified is None:
-            verified = self._verified = VerifiedRanges()
+        verified = self.verified
         stop = min(position + size, self.untrusted_below)
-        reach = verified.reach(position)
-        start, expected = reach if reach is not None else (position, None)
-        if start >= stop:
-            return
-        end, next_offset = start, expected
-        try:
-            for at, header in check(self.open().disk_file, start, self.untrusted_below, expected):
-                check_epoch(at, header, self._directory.epochs)
-                end, next_offset = at + header.size, header.next_offset
-                if end >= stop:
-                    break
-        except Damage as damage:
-            raise self.corrupt(damage) from damage
-        if next_offset is not None:
-            verified.add(start, end, next_offset)
+        while True:
+            reach = verified.reach(position)
+            start, expected = reach if reach is not None else (position, None)
+            if start >= stop:
+                return size
+            known = verified.unreadable is not None or start in verified.damaged
+            if start > position and (known or cold is Cold.RAISES):
+                return start - position
+            if verified.unreadable is not None:
+                _, error = verified.unreadable
+                verified.unreadable = None
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"segment {self.name}: {error}")
+            if start in verified.damaged:
+                raise self.corrupt(verified.damaged[start])
+            if cold is Cold.RAISES:
+                raise ColdRead(CheckJob(self, start, min(stop, start + CHECK_BYTES_MAX), expected))
+            job = CheckJob(self, start, stop, expected)
+            job.run()
+            job.done()
 
-    def corrupt(self, damage: Damage) -> ApiError:
-        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"segment {self.name}: {damage}; run braid doctor")
+    def corrupt(self, damage: Damage) -> DamagedSegment:
+        """The error for those who meet damage, which is logged the first time."""
+        if self._reported is None:
+            self._reported = set()
+        if damage.position not in self._reported and len(self._reported) < REPORTED_MAX:
+            self._reported.add(damage.position)
+            log.error("%s: %s; run braid doctor", self.path, damage)
+        return DamagedSegment(self.name, damage)
 
     # -- index ----------------------------------------------------------------------------------
 

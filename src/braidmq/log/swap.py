@@ -106,6 +106,16 @@ def recover(disk: Disk, directory: str, names: Sequence[str]) -> list[str]:
     return disk.listdir(directory)
 
 
+def replaced(names: Sequence[str]) -> set[int]:
+    """Base offsets of old segments that are still there though the file in their place counts already."""
+    found: set[int] = set()
+    for name in names:
+        if name.endswith(SWAP_SUFFIX) and f"{name[:OFFSET_DIGITS]}{CLEANED_SUFFIX}{LOG_SUFFIX}" not in names:
+            base, end = (int(digits) for digits in name.split(".")[:2])
+            found |= {each for each in _bases(names) if base < each < end}
+    return found
+
+
 def _bases(names: Sequence[str]) -> list[int]:
     """Offsets of everything named like a segment: an old one may be left with its index only."""
     stems = {name[:OFFSET_DIGITS] for name in names if name[OFFSET_DIGITS:] in SUFFIXES}

@@ -17,12 +17,12 @@ recovery. `snapshot` spares the replay of what is older than a checkpoint.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from enum import Enum
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
+from braidmq.log.aborted import ENTRY_BYTES, Aborted, AbortedList
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, Buffer, build_batch, parse_header, records
@@ -41,7 +41,6 @@ _MAGIC = b"braidtx2"
 _HEAD = Struct(">8sqIIII")
 _OPEN = Struct(">qhq")
 _ENDED = Struct(">qhqq")
-_ABORTED = Struct(">qqqq")
 _PRODUCER = Struct(">qhi")
 _CHECK = Struct(">I")
 
@@ -101,17 +100,6 @@ class Open(NamedTuple):
     first_offset: int
 
 
-class Aborted(NamedTuple):
-    """A transaction that was aborted, as readers at read_committed need it."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    """That of its marker."""
-    last_stable_offset: int
-    """What was stable when it ended; later aborts that began before this have ended later."""
-
-
 class _Ended(NamedTuple):
     opened: Open
     marker_offset: int
@@ -136,8 +124,7 @@ class PartitionTransactions:
     """Open and aborted transactions of one partition."""
 
     __slots__ = (
-        "_aborted", "_aborted_ends", "_ended", "_guards", "_open", "_producers", "_start", "settled_offset",
-        "version",
+        "_ended", "_guards", "_open", "_producers", "_start", "aborted", "settled_offset", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -150,9 +137,7 @@ class PartitionTransactions:
         self.settled_offset = 0
         """Markers below this are there for ever: neither cut off nor above the high watermark."""
         self._start = 0
-        self._aborted: list[Aborted] = []
-        self._aborted_ends: list[int] = []
-        """The last offsets of `_aborted`, ascending, for bisection."""
+        self.aborted = AbortedList()
         self._producers: dict[int, _Producer] = {}
         self._guards: dict[int, Guard] = {}
 
@@ -171,14 +156,7 @@ class PartitionTransactions:
 
     def aborted_between(self, fetch_offset: int, upper_offset: int) -> list[Aborted]:
         """Aborted transactions with records in [fetch_offset, upper_offset), in the order they ended."""
-        found = []
-        for number in range(bisect_left(self._aborted_ends, fetch_offset), len(self._aborted)):
-            one = self._aborted[number]
-            if one.first_offset < upper_offset:
-                found.append(one)
-            if one.last_stable_offset >= upper_offset:
-                break  # what ended later began at or after this
-        return found
+        return self.aborted.between(fetch_offset, upper_offset)
 
     def open_transactions(self) -> list[Open]:
         """Oldest first; for DescribeProducers and for finding hanging transactions."""
@@ -297,8 +275,7 @@ class PartitionTransactions:
         if marker.outcome is Outcome.ABORT:
             oldest = next(iter(self._open.values()), None)
             stable = offset + 1 if oldest is None else oldest.first_offset
-            self._aborted.append(Aborted(marker.producer_id, opened.first_offset, offset, stable))
-            self._aborted_ends.append(offset)
+            self.aborted.add(Aborted(marker.producer_id, opened.first_offset, offset, stable))
 
     def _see(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
         known = self._producers.get(producer_id)
@@ -321,13 +298,15 @@ class PartitionTransactions:
             self._guards.pop(producer_id, None)
             self.version += 1
 
-    def drop_below(self, start_offset: int) -> None:
-        """The log begins at `start_offset` now: nobody will ask for what was aborted before."""
+    def begin_at(self, start_offset: int) -> None:
+        """The log begins at `start_offset` now."""
         self._start = max(self._start, start_offset)
-        dropped = bisect_left(self._aborted_ends, start_offset)
-        if dropped:
-            del self._aborted[:dropped], self._aborted_ends[:dropped]
-            self.version += 1
+
+    def drop_aborted(self, offset: int) -> bool:
+        """No record of a transaction that was aborted before `offset` will be read again; whether any was."""
+        dropped = self.aborted.drop_below(offset)
+        self.version += dropped
+        return dropped
 
     def truncate_to(self, end_offset: int) -> None:
         """The log was cut off at `end_offset`: transactions that ended after it are open again."""
@@ -337,8 +316,7 @@ class PartitionTransactions:
         self._ended = [one for one in self._ended if one.marker_offset < end_offset]
         still_open = [one for one in (*reopened, *self._open.values()) if one.first_offset < end_offset]
         self._open = {one.producer_id: one for one in sorted(still_open, key=lambda one: one.first_offset)}
-        cut = bisect_left(self._aborted_ends, end_offset)
-        del self._aborted[cut:], self._aborted_ends[cut:]
+        self.aborted.cut_to(end_offset)
         # Epochs stay as high as they were seen: they never go down, wherever the log is cut.
         self._guards.clear()
         self.version += 1
@@ -353,11 +331,12 @@ class PartitionTransactions:
         opened = [one for one in (*self._open.values(), *reopened) if one.first_offset < end_offset]
         opened.sort(key=lambda one: one.first_offset)
         ended = [one for one in self._ended if one.marker_offset < end_offset]
-        aborted = [one for one in self._aborted if one.last_offset < end_offset]
-        parts = [_HEAD.pack(_MAGIC, end_offset, len(opened), len(ended), len(aborted), len(self._producers))]
+        aborted = self.aborted.packed(end_offset)
+        count = len(aborted) // ENTRY_BYTES
+        parts = [_HEAD.pack(_MAGIC, end_offset, len(opened), len(ended), count, len(self._producers))]
         parts += [_OPEN.pack(*one) for one in opened]
         parts += [_ENDED.pack(*one.opened, one.marker_offset) for one in ended]
-        parts += [_ABORTED.pack(*one) for one in aborted]
+        parts.append(aborted)
         parts += [_PRODUCER.pack(producer_id, *known) for producer_id, known in self._producers.items()]
         body = b"".join(parts)
         return body + _CHECK.pack(crc32c(body))
@@ -377,7 +356,7 @@ class PartitionTransactions:
         sizes = (
             _OPEN.size * opened,
             _ENDED.size * ended,
-            _ABORTED.size * aborted,
+            ENTRY_BYTES * aborted,
             _PRODUCER.size * producers,
         )
         if magic != _MAGIC or len(body) != _HEAD.size + sum(sizes):
@@ -389,8 +368,7 @@ class PartitionTransactions:
             at += size
         self._open = {row[0]: Open(*row) for row in _OPEN.iter_unpack(sections[0])}
         self._ended = [_Ended(Open(*row[:-1]), row[-1]) for row in _ENDED.iter_unpack(sections[1])]
-        self._aborted = [Aborted(*row) for row in _ABORTED.iter_unpack(sections[2])]
-        self._aborted_ends = [one.last_offset for one in self._aborted]
+        self.aborted = AbortedList(sections[2])
         rows = _PRODUCER.iter_unpack(sections[3])
         self._producers = {producer_id: _Producer(*rest) for producer_id, *rest in rows}
         self._guards = {}

@@ -6,16 +6,22 @@ served. A few ranges per segment remember what was checked; sequential readers k
 
 from __future__ import annotations
 
-RANGES_MAX = 16
+from braidmq.log.scan import Damage
+
+RANGES_MAX = 64
 
 
 class VerifiedRanges:
     """Disjoint checked ranges; each knows the offset that follows it."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_ranges", "damaged", "unreadable")
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, int]] = []
+        self.damaged: dict[int, Damage] = {}
+        """Batches that failed, by their positions."""
+        self.unreadable: tuple[int, OSError] | None = None
+        """Where the disk last refused, until a reader has been told."""
 
     def reach(self, position: int) -> tuple[int, int] | None:
         """Where the checked range around `position` ends, and the offset of the batch there."""
@@ -25,7 +31,7 @@ class VerifiedRanges:
         return None
 
     def add(self, start: int, end: int, next_offset: int) -> None:
-        """Remembers [start, end), merged with the ranges it touches; of too many the smallest goes."""
+        """Remembers [start, end), merged with those it touches; of too many the smallest other one goes."""
         kept = []
         for other in self._ranges:
             if other[1] < start or other[0] > end:
@@ -34,7 +40,8 @@ class VerifiedRanges:
             start = min(start, other[0])
             if other[1] > end:
                 end, next_offset = other[1], other[2]
-        kept.append((start, end, next_offset))
-        if len(kept) > RANGES_MAX:
+        if len(kept) == RANGES_MAX:
+            # Not the new one: a reader is about to use it.
             kept.remove(min(kept, key=lambda one: one[1] - one[0]))
+        kept.append((start, end, next_offset))
         self._ranges = kept

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Protocol
 
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
-from braidmq.net.outbox import Outbox, Parts, release
+from braidmq.net.outbox import Outbox, Parts, Sent, bytes_in_memory, release
 from braidmq.wire.errors import ProtocolError
 
 RECEIVES_PER_EVENT = 4
@@ -60,10 +60,14 @@ class Limits:
     send_bytes_max: int
 
 
+ReadAhead = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+"""Runs the first in a thread and then the second, with the error if there was one, on the loop."""
+
+
 class Pending:
     """An answer that comes later. Completing it twice is a mistake of the caller."""
 
-    __slots__ = ("_connection", "abandoned", "done", "on_abandoned", "parts")
+    __slots__ = ("_connection", "abandoned", "done", "held_bytes", "on_abandoned", "parts")
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
@@ -71,6 +75,8 @@ class Pending:
         self.parts: Parts | None = None
         self.done = False
         self.abandoned = False
+        self.held_bytes = 0
+        """What its connection counts for it while it is complete and waits for an earlier one."""
 
     def complete(self, parts: Parts | None) -> None:
         """Gives the answer (None: there is none after all)."""
@@ -80,7 +86,7 @@ class Pending:
         if self.abandoned:
             release(parts)
         elif self._connection is not None:
-            self._connection.on_answered()
+            self._connection.on_answered(self)
 
     def attach(self, connection: Connection) -> None:
         self._connection = connection
@@ -97,9 +103,10 @@ class Connection:
     """A socket, its half-received request, its waiting answers and its queue of bytes to send."""
 
     __slots__ = (
-        "_answers", "_buffer", "_closed", "_draining", "_filled", "_flush_due", "_half_closed", "_hint",
-        "_limits", "_loop", "_on_close", "_out", "_pool", "_reading", "_session", "_sock",
-        "_start", "_writing", "fd", "frame_since", "last_active", "peer",
+        "_answers", "_buffer", "_closed", "_cold", "_draining", "_filled", "_flush_due", "_half_closed",
+        "_held_bytes", "_hint", "_limits", "_loop", "_on_close", "_out", "_pool", "_read_ahead", "_reading",
+        "_session",
+        "_sock", "_start", "_writing", "fd", "frame_since", "last_active", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +117,7 @@ class Connection:
         pool: BufferPool,
         limits: Limits,
         on_close: Callable[[Connection, str, Ending], None],
+        read_ahead: ReadAhead,
     ) -> None:
         self._sock = sock
         self.fd = sock.fileno()
@@ -125,7 +133,11 @@ class Connection:
         self._hint = FIRST_BYTES
         self._answers: list[Pending] | None = None
         """Answers still to come, in order; an idle connection does not even hold an empty list."""
+        self._held_bytes = 0
+        """Of answers that are complete and wait for an earlier one."""
         self._out = Outbox(sock)
+        self._read_ahead = read_ahead
+        self._cold = False
         self._reading = False
         self._writing = False
         self._closed = False
@@ -276,11 +288,12 @@ class Connection:
             self._wait_for(answer)
             if answer.done:
                 # What it would have waited for was there before anybody waited.
-                self.on_answered()
+                self.on_answered(answer)
         elif self._answers:
             waiting = Pending()
             waiting.complete(answer)
             self._wait_for(waiting)
+            self._hold(waiting)
         else:
             self._out.put(answer)
 
@@ -288,6 +301,10 @@ class Connection:
         if self._answers is None:
             self._answers = []
         self._answers.append(answer)
+
+    def _hold(self, answer: Pending) -> None:
+        answer.held_bytes = bytes_in_memory(answer.parts)
+        self._held_bytes += answer.held_bytes
 
     def _find_room(self, buffer: memoryview | None) -> memoryview | None:
         """A buffer with free space at its end; None, and a pause, when all connections hold too much."""
@@ -327,7 +344,7 @@ class Connection:
 
     def _over_limits(self) -> bool:
         return (
-            self._out.size_bytes > self._limits.send_bytes_max
+            self._out.size_bytes + self._held_bytes > self._limits.send_bytes_max
             or (self._answers is not None and len(self._answers) >= self._limits.requests_max)
             or len(self._out) >= QUEUED_PARTS_MAX
         )
@@ -358,13 +375,17 @@ class Connection:
 
     # -- answering ------------------------------------------------------------------------------
 
-    def on_answered(self) -> None:
-        """Queues every answer that is complete and has no earlier one before it."""
+    def on_answered(self, answer: Pending) -> None:
+        """Queues `answer` and what waits for it alone, unless it has to wait for an earlier one itself."""
         answers = self._answers
+        if answers and answers[0] is not answer:
+            self._hold(answer)
+            return
         while answers and answers[0].done:
-            parts = answers.pop(0).parts
-            if parts is not None:
-                self._out.put(parts)
+            first = answers.pop(0)
+            self._held_bytes -= first.held_bytes
+            if first.parts is not None:
+                self._out.put(first.parts)
         # One send for all answers that become ready in this turn of the loop.
         if not self._flush_due:
             self._flush_due = True
@@ -377,15 +398,18 @@ class Connection:
 
     def flush(self) -> None:
         """Sends until the queue is empty or the socket is full."""
-        if self._closed:
+        if self._closed or self._cold:
             return
         try:
-            emptied = self._out.send()
+            sent = self._out.send()
         except OSError as error:
             self.close(error.strerror or str(error))
             return
         self.last_active = self._loop.time()
-        if not emptied:
+        if sent is Sent.COLD:
+            self._read_first()
+            return
+        if sent is Sent.FULL:
             if not self._writing:
                 self._writing = True
                 self._loop.add_writer(self.fd, self.flush)
@@ -397,6 +421,22 @@ class Connection:
             self.close("closed by the client")
         if not self._reading:
             self._maybe_resume()
+
+    def _read_first(self) -> None:
+        """Has the next range read in a thread; one read at a time for each connection."""
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+        self._cold = True
+        wanted = self._out.next_read()
+
+        def done(_: BaseException | None) -> None:
+            # What could not be read is met again by sendfile, which says so.
+            self._cold = False
+            self._out.on_read(wanted.done())
+            self.flush()
+
+        self._read_ahead(wanted.run, done)
 
     def _maybe_resume(self) -> bool:
         """Reads again after a pause, first what already lies in the buffer; whether it does."""

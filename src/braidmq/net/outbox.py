@@ -1,7 +1,9 @@
 """What is on its way to a client: bytes and ranges of files, in order.
 
 Neighbouring bytes leave with one `sendmsg`, ranges of files with `sendfile`, straight from the page cache. A
-socket that is full keeps the rest here.
+socket that is full keeps the rest here. So does a range that is not in the page cache: `sendfile` would wait
+for the disk, and with it everybody else. The owner has it read first, in a thread, and sends on then. Ranges
+that were written a moment ago are not even looked at.
 """
 
 from __future__ import annotations
@@ -9,9 +11,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Protocol
 
+from braidmq.platform.page_cache import is_resident, read_through
+
 IOV_PARTS_MAX = 256
+RESIDENT_BYTES_MAX = 256 * 1024
+"""How much is looked at, and sent, at a time of what may not be in memory."""
+READ_AHEAD_BYTES = 1024 * 1024
+BEYOND_BYTES = 64 * 1024
+"""Read past the end of a range: the next fetch begins by looking at the batch there."""
 
 
 class HasFileno(Protocol):
@@ -23,9 +33,15 @@ class Slice(Protocol):
 
     position: int
     size: int
+    hot: bool
+    """Whether it is in the page cache for certain."""
 
     @property
     def file(self) -> HasFileno: ...
+    def shared(self) -> Slice:
+        """The same range once more, to be released by itself."""
+        ...
+
     def release(self) -> None: ...
 
 
@@ -35,10 +51,43 @@ Parts = Sequence[Part]
 _IN_MEMORY = (bytes, bytearray, memoryview)
 
 
+class Sent(Enum):
+    """How far `send` came."""
+
+    ALL = auto()
+    FULL = auto()
+    """The socket takes no more for now."""
+    COLD = auto()
+    """What comes next has to be read from the disk first; see `next_read`."""
+
+
+class _Cold(Exception):
+    """The next range is not in memory."""
+
+
+class ColdRange:
+    """The next bytes of a range, to be brought into the page cache by `run` in a thread."""
+
+    __slots__ = ("_end", "_part")
+
+    def __init__(self, part: Slice, end: int) -> None:
+        self._part = part
+        self._end = end
+
+    def run(self) -> None:
+        position = self._part.position
+        read_through(self._part.file.fileno(), position, self._end + BEYOND_BYTES - position)
+
+    def done(self) -> int:
+        """Lets go of the file; where what is in memory now ends."""
+        self._part.release()
+        return self._end
+
+
 class Outbox:
     """The queue of one socket."""
 
-    __slots__ = ("_parts", "_sock", "size_bytes")
+    __slots__ = ("_parts", "_read_to", "_sock", "size_bytes")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -46,6 +95,8 @@ class Outbox:
         self._parts: list[Part] = []
         self.size_bytes = 0
         """Bytes held in memory; ranges of files hold none."""
+        self._read_to = 0
+        """Where the part of the first range ends that was just read from the disk."""
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -58,8 +109,8 @@ class Outbox:
                 self.size_bytes += len(part)
             self._parts.append(part)
 
-    def send(self) -> bool:
-        """Sends until everything is gone (true) or the socket is full (false); OSError if it is broken."""
+    def send(self) -> Sent:
+        """Sends until all is gone, the socket is full or the disk is needed; OSError if it is broken."""
         parts = self._parts
         try:
             if len(parts) == 1 and isinstance(parts[0], _IN_MEMORY):
@@ -69,7 +120,7 @@ class Outbox:
                 self.size_bytes -= sent
                 if sent == whole:
                     parts.clear()
-                    return True
+                    return Sent.ALL
                 parts[0] = memoryview(parts[0])[sent:]
             while parts:
                 if isinstance(parts[0], _IN_MEMORY):
@@ -77,8 +128,10 @@ class Outbox:
                 else:
                     self._send_range(parts, parts[0])
         except (BlockingIOError, InterruptedError):
-            return False
-        return True
+            return Sent.FULL
+        except _Cold:
+            return Sent.COLD
+        return Sent.ALL
 
     def _send_bytes(self, parts: list[Part]) -> None:
         """One system call for all bytes up to the next range of a file."""
@@ -103,7 +156,8 @@ class Outbox:
         del parts[:whole]
 
     def _send_range(self, parts: list[Part], part: Slice) -> None:
-        sent = os.sendfile(self._sock.fileno(), part.file.fileno(), part.position, part.size)
+        size = part.size if part.hot else self._resident_bytes(part)
+        sent = os.sendfile(self._sock.fileno(), part.file.fileno(), part.position, size)
         if sent == 0:
             raise ConnectionError("a segment is shorter than what was promised of it")
         part.position += sent
@@ -111,11 +165,35 @@ class Outbox:
         if part.size == 0:
             del parts[0]
             part.release()
+            self._read_to = 0
+
+    def _resident_bytes(self, part: Slice) -> int:
+        if part.position < self._read_to:
+            return min(part.size, self._read_to - part.position)
+        size = min(part.size, RESIDENT_BYTES_MAX)
+        if not is_resident(part.file.fileno(), part.position, size):
+            raise _Cold
+        return size
+
+    def next_read(self) -> ColdRange:
+        """What to read after COLD, with a hold on the file of its own."""
+        part = self._parts[0]
+        assert not isinstance(part, _IN_MEMORY), "bytes are never cold"
+        return ColdRange(part.shared(), part.position + min(part.size, READ_AHEAD_BYTES))
+
+    def on_read(self, end: int) -> None:
+        """The first range can be sent up to `end` without another look."""
+        self._read_to = end
 
     def discard(self) -> None:
         """Lets go of everything that will not be sent."""
         release(self._parts)
         self._parts.clear()
+
+
+def bytes_in_memory(parts: Parts | None) -> int:
+    """What an answer costs while it waits; ranges of files cost nothing."""
+    return sum(len(part) for part in parts or () if isinstance(part, _IN_MEMORY))
 
 
 def release(parts: Parts | None) -> None:

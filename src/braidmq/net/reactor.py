@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from braidmq.config import Config
 from braidmq.net.buffers import BufferPool
-from braidmq.net.connection import Connection, Ending, Limits, Session
+from braidmq.net.connection import Connection, Ending, Limits, ReadAhead, Session
 
 BACKLOG = 4096
 ACCEPTS_PER_EVENT = 128
@@ -33,9 +33,10 @@ SessionFactory = Callable[[Connection], Session]
 class Reactor:
     """Accepts clients and owns their connections."""
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, read_ahead: ReadAhead) -> None:
         self._config = config
         self._loop = loop
+        self._read_ahead = read_ahead
         self._pool = BufferPool(config.net_inflight_bytes_max)
         self._limits = Limits(config.net_connection_requests_max, config.net_connection_send_bytes_max)
         self._connections: set[Connection] = set()
@@ -93,7 +94,9 @@ class Reactor:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(sock, peer, self._loop, self._pool, self._limits, self._on_closed)
+        connection = Connection(
+            sock, peer, self._loop, self._pool, self._limits, self._on_closed, self._read_ahead
+        )
         self._connections.add(connection)
         self._per_address[peer] += 1
         connection.start(sessions(connection))

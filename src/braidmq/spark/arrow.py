@@ -12,7 +12,9 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from braidmq.client.cluster import TopicPartition
 from braidmq.spark.columns import ARROW_TYPES, HEADER_TYPE, arrow_schema
+from braidmq.spark.times import check_times
 from braidmq.wire import kernel, properties
 from braidmq.wire.compress import Buffer, Codec, inflate
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -38,6 +40,7 @@ class ArrowDecoder:
         self._schema = arrow_schema(columns)
         self._first = first
         self._end = end
+        self._at = TopicPartition(topic, partition)
         self._constants = {
             "topic": _constant("topic", topic),
             "partition": _constant("partition", partition),
@@ -103,6 +106,8 @@ class ArrowDecoder:
         if not rows:
             return
         arrays = self._buffer.arrays()
+        if "timestamp" in self._columns:
+            check_times(self._at, arrays["timestamp"], arrays["offset"])
         arrays |= {name: column.slice(0, rows) for name, column in self._constants.items()}
         if "timestampType" in self._columns:
             arrays["timestampType"] = _constant("timestampType", int(self._append_time)).slice(0, rows)

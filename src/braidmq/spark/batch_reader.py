@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.spark import filters, positions
 from braidmq.spark.filters import EVERYTHING, Pushed
+from braidmq.spark.options import OptionError
 from braidmq.spark.plan import directories, plan
 from braidmq.spark.positions import Offsets
 from braidmq.spark.query import Query
@@ -56,4 +57,25 @@ def plan_batch(query: Query, pushed: Pushed) -> list[Split]:
 def settle(cluster: Cluster, query: Query, some: list[TopicPartition]) -> tuple[Offsets, Offsets]:
     """Where these partitions begin and end for the query, as the cluster has them now."""
     starts = positions.resolve(cluster, query, some, query.start, "starting")
-    return starts, positions.resolve(cluster, query, some, query.end, "ending")
+    ends = positions.resolve(cluster, query, some, query.end, "ending")
+    _refuse_backwards(query, starts, ends)
+    return starts, ends
+
+
+def _refuse_backwards(query: Query, starts: Offsets, ends: Offsets) -> None:
+    """OptionError where the start lies after the end: nothing would be read, and nobody has asked for that.
+
+    A start by time may lie after the last record that may be read, which is no mistake.
+    """
+    if query.end.edge is not None and not query.start.offsets:
+        return
+    for at, start in starts.items():
+        if start <= ends[at]:
+            continue
+        if query.end.edge is not None:
+            raise OptionError(
+                f"option startingOffsets asks for {at} from {start} on, but it ends at {ends[at]}"
+            )
+        if query.start.edge is not None:
+            raise OptionError(f"{at} is asked for up to {ends[at]}, but it begins at {start}")
+        raise OptionError(f"{at} is asked for from {start} on, which is after its end at {ends[at]}")

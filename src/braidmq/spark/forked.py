@@ -11,17 +11,24 @@ committing a batch. Each serves one request after the other, and after each it
 
 And in between, glibc gives each buffer of a megabyte back to the kernel as soon as it is free and gets the
 next one page by page: a third of what a task of the sink did. Here it keeps them.
+
+All of that is done in sessions of `braidmq.spark.session` only. The processes serve whatever else runs in a
+session, and one that others have made keeps what it has. Tasks are forked from a daemon of ours there
+(`daemon.py`); processes that plan and commit come from Spark's own, with a mark of ours in its environment.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import traceback
 from types import ModuleType, SimpleNamespace
 
 DAEMON = "pyspark.daemon"
+SESSION = "BRAID_SPARK_SESSION"
+"""In the environment of a JVM that was started for a session of ours, and so in that of its processes."""
 FREEZES_UNTIL = 64
 """The last request after which something is set aside: what would be garbage later must not pile up."""
 
@@ -51,10 +58,10 @@ def print_exc() -> None:
 
 
 def settle_in() -> None:
-    """In a process forked from Spark's daemon: makes that use the functions above. Elsewhere nothing."""
+    """In a process of Spark's daemon in a session of ours: has it use the functions above. Else nothing."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name == DAEMON:
+    if spec is not None and spec.name == DAEMON and SESSION in os.environ:
         change(main)
 
 

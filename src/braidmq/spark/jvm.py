@@ -2,6 +2,9 @@
 
 Java warns on every start of a module that Spark asks for and nobody can do anything about; no setting of
 either keeps it from that. So the JVM's stderr comes through a pipe, and all but that line goes on to ours.
+
+The JVM gets a process group of its own. A signal to ours (`timeout` sends one, so does a shell) is for us to
+follow: we stop queries and then the JVM, which ends by itself should we be killed.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
+from braidmq.spark.forked import SESSION
+
 UNWANTED = (b"WARNING: Using incubator modules: ",)
 STDERR = 2
 
@@ -21,9 +26,12 @@ def launch(conf: SparkConf) -> Any:
     """The gateway to a new JVM; in an application of spark-submit, to the JVM that started us."""
     read_end, write_end = os.pipe()
     threading.Thread(target=_pass_on, args=(read_end,), name="stderr of Spark", daemon=True).start()
+    os.environ[SESSION] = "1"
     try:
-        return launch_gateway(conf, {"stderr": write_end})  # type: ignore[no-untyped-call]
+        kept_apart = {"stderr": write_end, "start_new_session": True}
+        return launch_gateway(conf, kept_apart)  # type: ignore[no-untyped-call]
     finally:
+        del os.environ[SESSION]
         os.close(write_end)
 
 

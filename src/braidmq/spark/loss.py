@@ -12,6 +12,9 @@ ADVICE = (
     "To go on with what is left, set failOnDataLoss=false; to lose nothing, keep records longer"
     " (retention.ms) or run the query more often"
 )
+ADVICE_MADE_ANEW = (
+    "To read the new topic from its first record on, set failOnDataLoss=false, or begin with a new checkpoint"
+)
 
 
 class RecordsLost(RuntimeError):
@@ -27,13 +30,13 @@ class RecordsLost(RuntimeError):
         made_anew: bool = False,
     ) -> None:
         """`begins` and `ends` are the partition's now, where they say what happened."""
-        why = "The topic was deleted and made again"
+        why, advice = "The topic was deleted and made again", ADVICE_MADE_ANEW
         if not made_anew:
-            why = "Retention has removed them, or the topic was deleted and made again"
+            why, advice = "Retention has removed them, or the topic was deleted and made again", ADVICE
         where = f"; the partition now begins at {begins}" if begins is not None else ""
         where += f"; the partition now ends at {ends}" if ends is not None else ""
         super().__init__(
-            f"{at}: records from offset {first} on were to be read and are gone{where}. {why}. {ADVICE}"
+            f"{at}: records from offset {first} on were to be read and are gone{where}. {why}. {advice}"
         )
         self.at = at
         self.first = first

@@ -147,7 +147,8 @@ class Options:
     def required(self, name: str, example: str) -> str:
         found = (self._values.get(name) or "").strip()
         if not found:
-            raise OptionError(f'option {name} is missing; add .option("{name}", "{example}")')
+            is_what = "is empty; write" if name in self._values else "is missing; add"
+            raise OptionError(f'option {name} {is_what} .option("{name}", "{example}")')
         return found
 
     def boolean(self, name: str, default: bool) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -13,6 +12,7 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.client.security import parse_security
+from braidmq.spark.java_pattern import compile_java
 from braidmq.spark.options import Isolation, OptionError
 from braidmq.spark.query import Bound, Query, Subscription
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -60,9 +60,10 @@ def topology(cluster: Cluster, query: Query, missing: Missing = Missing.IS_AN_ER
     """Asks for what the query subscribes to; TopicMissing where it names what is not there."""
     subscription = query.subscription
     if subscription.pattern is not None:
-        matches = re.compile(subscription.pattern).fullmatch
+        # Anywhere in the name, as in Spark's Kafka source.
+        is_named = compile_java(subscription.pattern).search
         answer = cluster.refresh(None)
-        chosen = [topic for topic in answer.topics if not topic.is_internal and matches(topic.name or "")]
+        chosen = [topic for topic in answer.topics if not topic.is_internal and is_named(topic.name or "")]
     else:
         answer = cluster.refresh(list(subscription.topics or subscription.assigned))
         chosen = answer.topics

@@ -14,6 +14,7 @@ from typing import Any
 
 from braidmq.client.consumer import Start
 from braidmq.client.security import SecurityError, parse_security
+from braidmq.spark.java_pattern import NotInPython, compile_java
 from braidmq.spark.options import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     READ_OPTIONS,
@@ -144,8 +145,12 @@ def _subscription(options: Options) -> Subscription:
         return Subscription(topics=topics)
     if ways[0] == "subscribePattern":
         try:
-            re.compile(text)
-        except re.error as error:
+            compile_java(text)
+        except NotInPython as error:
+            raise OptionError(
+                f"option subscribePattern is {text!r}, of which Braid does not understand {error}"
+            ) from None
+        except ValueError as error:
             raise OptionError(f"option subscribePattern is no regular expression: {error}") from None
         return Subscription(pattern=text)
     return Subscription(assigned=_assignment(text))

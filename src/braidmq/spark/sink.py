@@ -71,7 +71,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = run
         self._number = number
         self._scope = options.scope
-        self._family = f"{self._scope or options.prefix}/"
+        self._family = f"{self._scope}/" if self._scope else f"{options.prefix}/{run}/"
 
     @told()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
@@ -93,8 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._committer().abort(self._number, _results(messages))
 
     def _committer(self) -> Committer:
-        family = self._family if self._scope else f"{self._family}{self._run}/"
-        return _committer(self._options, family, self._scope)
+        return _committer(self._options, self._family, self._scope)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -133,12 +132,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
             committer.abort(batchId, results)
 
     def _committer(self, results: list[TaskResult]) -> Committer | None:
-        """By what tasks say; by what the last batch said if none of them could."""
-        key = f"{self._options!r} {self._checkpoint}"
+        """By what tasks say; by what the last batch under this checkpoint said if none of them could.
+
+        A checkpoint that only the session names is not known here, and queries that write to one topic could
+        not be told apart: then what failed tasks left open is aborted at the next batch, or by its time-out.
+        """
+        key = f"{self._options!r} {self._checkpoint}" if self._checkpoint else ""
         scope = next((each.scope for each in results if each.scope), None) or _scopes.get(key)
         if scope is None:
             return None
-        _scopes[key] = scope
+        if key:
+            while len(_scopes) >= COMMITTERS_MAX and key not in _scopes:
+                _scopes.pop(next(iter(_scopes)))
+            _scopes[key] = scope
         return _committer(self._options, f"{scope}/", scope)
 
 

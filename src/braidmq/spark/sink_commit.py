@@ -8,8 +8,9 @@ came.
 The way through, in the order of events:
 
 1. A task writes its rows in a transaction of its own, leaves it open, and returns its identity (transactional
-   id, producer id, epoch). The id names query, run, task and attempt, so no two attempts share one; where
-   a stage is run again and counts them anew, an id that is in use is left to whoever has it.
+   id, producer id, epoch). The id names query, task and attempt, so runs of a query use the same ids, and a
+   broker has few to remember. An id whose transaction is open is left to its holder: an earlier run, or an
+   earlier try of the stage, whose attempts Spark counts from 0 again. The task then takes an id of its own.
 2. The driver checks that all these transactions are still open, and then decides: one small transaction, the
    chief's, commits the batch's number and all identities to the query's ledger (`sink_ledger.py`).
 3. The driver commits the tasks' transactions. They need nobody's memory for that: anyone who reads the ledger
@@ -33,9 +34,12 @@ Before the decision nothing can be seen; after it, everything will be. So each w
 - A transaction times out before the decision: step 2 finds it and nothing is decided. The batch fails with
   the option to raise, and is done again as a whole.
 - One times out after the decision (the driver was away for longer than that): its rows are gone, those of
-  others are visible. The new run's task of that number writes them again, and must arrive at the same
-  checksum, or the query stops: rows that come in another order or split cannot be told from rows that are
-  visible. A new decision then names the new transaction.
+  others are visible. The new run's task of that number writes them again, with the time that the decision
+  notes for rows without one, and must arrive at the same checksum, or the query stops: rows that come in
+  another order or split cannot be told from rows that are visible. A new decision then names the new
+  transaction.
+- The new run has no rows for a decided batch: the driver still reads the ledger before its first batch, and
+  brings the decision to its end.
 - A zombie executor goes on writing: into a transaction that no decision names.
 - A zombie driver decides: it holds the chief's id no longer, and is fenced. If it takes the id back, it must
   read the ledger and finds that batch decided, or decides it itself, which the other driver then accepts:
@@ -101,6 +105,8 @@ class TaskResult(WriterCommitMessage):
     identity: Identity | None = None
     topic: str = ""
     """One of those it wrote to."""
+    written_ms: int = 0
+    """The time of rows without one."""
 
 
 class Committer:
@@ -116,6 +122,7 @@ class Committer:
         self._ledger = None if scope is None else Ledger(cluster, client, scope, timeout_ms)
         self._family = family
         self._tidied_s: float | None = None
+        self._has_read = False
 
     def commit(self, batch: int, results: Iterable[TaskResult]) -> None:
         """Makes a batch visible. SinkError when it was not, or not wholly; both are mended by a new run."""
@@ -123,6 +130,7 @@ class Committer:
         open_results = [each for each in results if each.identity is not None]
         replayed = any(each.outcome in (Outcome.DECIDED, Outcome.REWRITTEN) for each in results)
         if not open_results and not replayed:
+            self._finish_earlier(batch)
             return
         if self._ledger is None:
             self._check_open(open_results)
@@ -130,6 +138,15 @@ class Committer:
         else:
             self._commit_in_ledger(self._ledger, batch, open_results, replayed)
         self._tidy(results)
+
+    def _finish_earlier(self, batch: int) -> None:
+        """Before a first batch without rows: ends what an earlier run has decided for it."""
+        if self._ledger is None or self._has_read or self._ledger.is_held:
+            return
+        known = self._ledger.read()
+        if known is not None and known.batch >= batch:
+            self._go_by(self._ledger, self._ledger.hold(), batch, [])
+        self._has_read = True
 
     def _commit_in_ledger(
         self, ledger: Ledger, batch: int, results: list[TaskResult], replayed: bool
@@ -283,4 +300,4 @@ def _identity(state: DescribedTransactionState) -> Identity:
 
 def _written(result: TaskResult) -> Written:
     assert result.identity is not None
-    return Written(result.identity, result.digest)
+    return Written(result.identity, result.digest, result.written_ms)

@@ -1,20 +1,25 @@
 """Where a batch is decided: its number and who wrote it, so that anyone can bring it to its end.
 
-A decision is the number of a batch and, of each task that wrote rows, the identity of its transaction and a
-checksum of its rows. It is kept as committed offsets of a group that belongs to the query alone: the offset
-is the batch's number, the text beside it holds the rest, in as many partitions of one topic as it needs. It
-is committed in a transaction of its own, whose id (the chief's) belongs to the query too. That makes it
-atomic, and fences drivers against each other: whoever takes the chief's id and then reads knows that nobody
-can decide behind its back.
+A decision is the number of a batch and, of each task that wrote rows, the identity of its transaction, a
+checksum of its rows and the time that rows without one got. It is kept as committed offsets of a group that
+belongs to the query alone: the offset is the batch's number, the text beside it a part of the rest, in as
+many partitions of one topic as it needs. Where the topic has too few, further groups take the parts that are
+left. It is committed in a transaction of its own, whose id (the chief's) belongs to the query too. That makes
+it atomic, and fences drivers against each other: a driver that takes the chief's id and then reads knows that
+no other can decide meanwhile.
+
+Every part begins with its number and how many there are, `2/3 `. A batch that is decided again may need fewer
+parts than before: the first part says how many count, and what an earlier decision left after them does not.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from braidmq.client.cluster import Cluster, TopicPartition
@@ -25,8 +30,11 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 TEXT_BYTES_MAX = 4_096
 """What a broker takes beside an offset by default (offset.metadata.max.bytes)."""
-PART_BYTES = TEXT_BYTES_MAX - len("1000/1000 ")
+PART_BYTES = TEXT_BYTES_MAX - len("10000/10000 ")
+PARTS_MAX = 10_000
 OPENED_BYTES_MAX = 16_777_216
+PART = re.compile(r"([1-9]\d*)/([1-9]\d*) [\w!#$%&()*+\-;<=>?@^`{|}~]+", re.ASCII)
+"""What stands beside an offset of a ledger: which part of how many, and base 85."""
 BEING_ENDED = ("PrepareCommit", "PrepareAbort")
 DECISION_S_MAX = 1.0
 """A decision takes two requests. One that is open for longer was left by a driver that died in between."""
@@ -60,6 +68,8 @@ class Written:
 
     identity: Identity
     digest: int
+    written_ms: int | None = None
+    """The time of rows without one; None in ledgers of releases that did not keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +109,8 @@ class Ledger:
         began_s = self._cluster.clock.monotonic()
         for attempt in self._cluster.attempts():
             offsets = self._client.stable_offsets(self.scope)
-            if offsets:
-                return _parsed(self.scope, offsets)
+            if offsets and (parts := self._parts(offsets)) is not None:
+                return _parsed(self.scope, *parts)
             # A group's first offset does not show while its transaction is open or being ended.
             chief = self._client.described([self.scope]).get(self.scope)
             state = None if chief is None else chief.transaction_state
@@ -108,7 +118,10 @@ class Ledger:
                 # Asked once more: it may have ended between the two answers.
                 offsets = self._client.stable_offsets(self.scope)
                 if offsets is not None:
-                    return _parsed(self.scope, offsets)
+                    parts = self._parts(offsets)
+                    if parts is None:
+                        raise _unreadable(self.scope)
+                    return _parsed(self.scope, *parts)
             if state == ONGOING and self._cluster.clock.monotonic() - began_s > DECISION_S_MAX:
                 self._client.take(self.scope, self._timeout_ms)
             attempt.failed(
@@ -116,16 +129,49 @@ class Ledger:
             )
         raise AssertionError("attempts end by raising")
 
+    def _parts(self, offsets: Mapping[TopicPartition, Offset]) -> tuple[int, str, list[str]] | None:
+        """Batch, topic and parts of the last decision; None if a further group does not show its own yet."""
+        if not offsets:
+            return -1, "", []
+        batch = max(each.offset for each in offsets.values())
+        first = min(at for at, each in offsets.items() if each.offset == batch)
+        wanted = _count(offsets[first].text)
+        if not 1 <= wanted <= PARTS_MAX:
+            raise _unreadable(self.scope)
+        parts: list[str] = []
+        for number in range(wanted):
+            texts = self._texts(number, first.topic, batch, offsets)
+            if not texts:
+                return None
+            parts += texts
+            if len(parts) >= wanted:
+                return batch, first.topic, parts[:wanted]
+        return None
+
+    def _texts(
+        self, number: int, topic: str, batch: int, offsets: Mapping[TopicPartition, Offset]
+    ) -> list[str]:
+        """The parts in one of the ledger's groups, in order."""
+        found = offsets if number == 0 else self._client.stable_offsets(self._group(number))
+        rows = sorted((found or {}).items())
+        return [each.text for at, each in rows if at.topic == topic and each.offset == batch]
+
+    def _group(self, number: int) -> str:
+        """The group that takes parts when the ones before it are full."""
+        return self.scope if number == 0 else f"{self.scope}#{number}"
+
     def decide(self, decision: Decision) -> None:
         """Writes a decision for good. Overtaken when the chief's id is no longer ours: nothing is decided."""
         assert self._chief is not None
-        parts = _parts(decision, self._cluster.partition_count(decision.topic))
-        offsets = {
-            TopicPartition(decision.topic, number): Offset(decision.batch, text)
-            for number, text in enumerate(parts)
-        }
+        parts = _cut(decision)
+        room = self._cluster.partition_count(decision.topic)
         try:
-            self._client.commit_offsets(self._chief, self.scope, offsets)
+            for number, start in enumerate(range(0, len(parts), room)):
+                offsets = {
+                    TopicPartition(decision.topic, partition): Offset(decision.batch, text)
+                    for partition, text in enumerate(parts[start : start + room])
+                }
+                self._client.commit_offsets(self._chief, self._group(number), offsets)
             self._chief = self._client.end(self._chief, commit=True)
         except ApiError as error:
             self._chief = None
@@ -137,38 +183,41 @@ class Ledger:
             raise
 
 
-def _parts(decision: Decision, partitions: int) -> list[str]:
+def _cut(decision: Decision) -> list[str]:
+    """A decision as texts of the size that a broker takes beside an offset."""
     rows = [
-        [number, *dataclasses.astuple(each.identity), each.digest]
+        [number, *dataclasses.astuple(each.identity), each.digest, each.written_ms]
         for number, each in sorted(decision.tasks.items())
     ]
     packed = b85encode(zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 9)).decode()
     cut = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
-    if len(cut) > partitions:
-        raise SinkError(
-            f"{len(rows)} tasks wrote this batch, too many to be noted with the {partitions} partitions of"
-            f" topic {decision.topic}; write with fewer tasks (.coalesce(100)) or add partitions"
-        )
+    if len(cut) > PARTS_MAX:
+        raise SinkError(f"{len(rows):,} tasks wrote this batch, too many to be noted; write with fewer tasks")
     return [f"{number + 1}/{len(cut)} {text}" for number, text in enumerate(cut)]
 
 
-def _parsed(scope: str, offsets: Mapping[TopicPartition, Offset]) -> Decision | None:
-    if not offsets:
+def _count(text: str) -> int:
+    """How many parts there are, by the first; 0 if it is none."""
+    head = text.partition(" ")[0]
+    number, _, count = head.partition("/")
+    return int(count) if number == "1" and count.isdecimal() else 0
+
+
+def _parsed(scope: str, batch: int, topic: str, parts: list[str]) -> Decision | None:
+    if not parts:
         return None
-    batch = max(each.offset for each in offsets.values())
-    found = sorted((at, each.text) for at, each in offsets.items() if each.offset == batch)
-    heads, _, bodies = zip(*(text.partition(" ") for _, text in found), strict=True)
-    if list(heads) != [f"{number + 1}/{len(found)}" for number in range(len(found))]:
+    heads, _, bodies = zip(*(text.partition(" ") for text in parts), strict=True)
+    if list(heads) != [f"{number + 1}/{len(parts)}" for number in range(len(parts))]:
         raise _unreadable(scope)
     try:
         opened = zlib.decompressobj().decompress(b85decode("".join(bodies)), OPENED_BYTES_MAX)
         tasks = {
-            int(number): Written(Identity(str(name), int(producer_id), int(epoch)), int(digest))
-            for number, name, producer_id, epoch, digest in json.loads(opened)
+            int(number): Written(Identity(str(name), int(producer_id), int(epoch)), int(digest), *written)
+            for number, name, producer_id, epoch, digest, *written in json.loads(opened)
         }
-    except (ValueError, zlib.error):
+    except (TypeError, ValueError, zlib.error):
         raise _unreadable(scope) from None
-    return Decision(batch, found[0][0].topic, tasks)
+    return Decision(batch, topic, tasks)
 
 
 def _unreadable(scope: str) -> SinkError:
@@ -176,3 +225,12 @@ def _unreadable(scope: str) -> SinkError:
         f"the offsets of group {scope} were not written by this sink, or only in part; nothing else may"
         " commit to that group. To begin anew, set the option transactionalIdPrefix"
     )
+
+
+def is_ledger(texts: Iterable[str]) -> bool:
+    """Whether a group with these texts beside its offsets is a ledger; its name says nothing about that.
+
+    Its offsets are no positions: whoever moves them takes a query's memory of what it has written.
+    """
+    parts = (PART.fullmatch(text) for text in texts)
+    return any(part is not None and int(part[1]) <= int(part[2]) for part in parts)

@@ -41,7 +41,7 @@ class Place:
     """Which attempt of which task of which batch; `scope` is None for a write without a name."""
 
     family: str
-    """How the transactional ids of all attempts begin."""
+    """How the transactional ids of all attempts begin; a write without a name has one of its own."""
     scope: str | None
     batch: int
     run: str
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def transactional_id(self) -> str:
-        return f"{self.family}{self.run}/{self.task}-{self.attempt}"
+        return f"{self.family}{self.task}-{self.attempt}"
 
 
 class Session:
@@ -145,6 +145,8 @@ def _write_in_transaction(
 ) -> TaskResult:
     """The rows in a transaction that is left open; in place of the one that a decision has lost, if given."""
     client = session.client
+    noted_ms = None if lost is None else lost.tasks[place.task].written_ms
+    now_ms = session.cluster.clock.wall_ms() if noted_ms is None else noted_ms
     identity = client.take(_free_id(client, place), options.transaction_timeout_ms)
     try:
         sender = BatchSender(
@@ -154,7 +156,7 @@ def _write_in_transaction(
             first_use=lambda partitions: client.add_partitions(identity, partitions),
             delivery_timeout_s=options.delivery_timeout_s,
         )
-        batches = _pour(session, options, where, rows, place, sender, identity)
+        batches = _pour(session, options, where, rows, place, sender, identity, now_ms)
         if lost is not None:
             check_same_rows(lost, place.task, batches.digest)
     except BaseException:
@@ -169,19 +171,21 @@ def _write_in_transaction(
         batches.digest,
         identity,
         min(at.topic for at in sender.partitions),
+        now_ms,
     )
 
 
 def _free_id(client: TransactionalClient, place: Place) -> str:
     """The transactional id of this attempt; a new one where another attempt of that number holds it.
 
-    That one belongs to an earlier run of the stage and may have won: to take its id would abort its rows.
+    That one belongs to an earlier run of the query or of the stage, and its driver may yet commit it: to take
+    its id would abort its rows.
     """
     usual = place.transactional_id
     state = client.described([usual]).get(usual)
     if state is None or state.transaction_state != ONGOING:
         return usual
-    return f"{usual}-{place.attempt_id}"
+    return f"{usual}-{place.run}-{place.attempt_id}"
 
 
 def _send(
@@ -190,7 +194,8 @@ def _send(
     """The rows without a transaction; with acks=all a batch that is sent again is still stored once."""
     identity = _idempotent(session.cluster) if options.acks is Acks.ALL else None
     sender = BatchSender(session.lines, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
-    batches = _pour(session, options, where, rows, place, sender, identity)
+    now_ms = session.cluster.clock.wall_ms()
+    batches = _pour(session, options, where, rows, place, sender, identity, now_ms)
     return TaskResult(place.task, Outcome.SENT, rows=batches.rows)
 
 
@@ -202,8 +207,9 @@ def _pour(
     place: Place,
     sender: BatchSender,
     identity: Identity | None,
+    now_ms: int,
 ) -> Batches:
-    """Every row through batches to the brokers, and acknowledged."""
+    """Every row through batches to the brokers, and acknowledged; rows without a time get `now_ms`."""
 
     def send(at: TopicPartition, records: Records) -> bool:
         content = seal_batch(
@@ -229,8 +235,6 @@ def _pour(
         first_partition=place.batch + place.task,
         digests=options.guarantee is Guarantee.EXACTLY_ONCE,
     )
-    # One time for all rows without one, so that a task done again makes the same records.
-    now_ms = session.cluster.clock.wall_ms()
     for batch in rows:
         batches.add(batch, now_ms)
     batches.finish()

@@ -2,7 +2,9 @@
 
 The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read. Under
 the empty name, which no topic has, stand the ids of the topics: one that was deleted and made again has
-another, and offsets of the old one say nothing about it.
+another, and offsets of the old one say nothing about it. There, too, stands where partitions begin that came
+in with a batch ({"orders/2": 40}): a batch that is planned again must begin where it did the first time, and
+what retention took in between is a loss like any other.
 
 When Spark asks what is new since `start`, everything before `start` has been processed and recorded, so that
 is the moment to publish positions (`commit` comes a batch later, and never for the last one of an
@@ -94,7 +96,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             ends = limits.limited(self._connected(), self.query, begins, ends)
         # A new partition comes in with its first record: before that it would only make an empty batch.
-        return self._to_json({at: end for at, end in ends.items() if at in known or end > begins[at]})
+        new = {at: begins[at] for at, end in ends.items() if at not in known and end > begins[at]}
+        for at, first in new.items():
+            if first > 0:
+                lost = RecordsLost(at, 0, first, first)
+                report_loss(lost, self.query.fail_on_data_loss)
+        reached = self._to_json({at: end for at, end in ends.items() if at in known or at in new}, new)
+        return start if _is_same_place(start, reached) else reached
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
@@ -110,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for at in [at for at in ends if at not in self._topology.leaders or at.topic in anew]:
             lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at), made_anew=at.topic in anew)
             report_loss(lost, self.query.fail_on_data_loss)
-        starts = self._starts(begins, ends)
+        starts = self._starts(begins, ends, _firsts(end))
         splits = plan(self._connected(), self.query, starts, ends, self._directories)
         return tasks(splits, self.query.tasks_are_counted)
 
@@ -141,9 +149,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ids(self) -> dict[str, str]:
         return {topic: found.hex() for topic, found in self._topology.topic_ids.items()}
 
-    def _to_json(self, offsets: Offsets) -> Json:
+    def _to_json(self, offsets: Offsets, new: Mapping[TopicPartition, int] | None = None) -> Json:
         written, ids = to_json(offsets), self._ids()
-        known = {topic: ids[topic] for topic in written if topic in ids}
+        known: dict[str, Any] = {topic: ids[topic] for topic in written if topic in ids}
+        known |= {f"{at.topic}/{at.partition}": first for at, first in (new or {}).items()}
         return written | ({IDS: known} if known else {})
 
     def _still_meant(self, start: Json, ids: Mapping[str, str]) -> Offsets:
@@ -162,8 +171,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self, some: list[TopicPartition]) -> Offsets:
         return positions.edges(self._connected(), some, Start.LATEST, self.query.isolation)
 
-    def _starts(self, begins: Offsets, ends: Offsets) -> Offsets:
-        """Where each partition of `ends` begins: as Spark has it, or at its first record if it is new.
+    def _starts(self, begins: Offsets, ends: Offsets, said: Offsets | None = None) -> Offsets:
+        """Where each partition of `ends` begins: as Spark has it; a new one where its batch `said`, when it
+        was planned first, or at its first record now.
 
         One that ends before that has lost records. If that is no failure, it goes on from its end, as in
         Spark's Kafka source: what is there may be another topic's records, or some that were read before.
@@ -173,7 +183,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lost = RecordsLost(at, offset, offset, ends=ends.get(at))
                 report_loss(lost, self.query.fail_on_data_loss)
         new = [at for at in ends if at not in begins]
-        firsts = positions.edges(self._connected(), new, Start.EARLIEST, self.query.isolation) if new else {}
+        if said is not None:
+            # Checkpoints of earlier releases do not say it; like Spark's Kafka source, such begin with 0.
+            firsts = {at: said.get(at, 0) for at in new}
+        else:
+            firsts = (
+                positions.edges(self._connected(), new, Start.EARLIEST, self.query.isolation) if new else {}
+            )
         return {at: min(begins.get(at, firsts.get(at, end)), end) for at, end in ends.items()}
 
     def _publish(self, processed: Offsets) -> None:
@@ -214,7 +230,26 @@ class RefusedStream(DataSourceStreamReader):
 
 def _made_anew(written: Json, ids: Mapping[str, str]) -> set[str]:
     """The topics that are known to have other ids than they had; older checkpoints and brokers know none."""
-    return {topic for topic, before in written.get(IDS, {}).items() if ids.get(topic, before) != before}
+    return {topic for topic, before in _topic_ids(written).items() if ids.get(topic, before) != before}
+
+
+def _firsts(written: Json) -> Offsets:
+    """Where partitions begin that came in with the batch that ends there."""
+    found = {}
+    for name, first in written.get(IDS, {}).items():
+        topic, _, partition = name.partition("/")
+        if partition:
+            found[TopicPartition(topic, int(partition))] = first
+    return found
+
+
+def _is_same_place(one: Json, other: Json) -> bool:
+    """Whether nothing lies between two places; Spark compares texts, and would run an empty batch."""
+    return {**one, IDS: _topic_ids(one)} == {**other, IDS: _topic_ids(other)}
+
+
+def _topic_ids(written: Json) -> dict[str, str]:
+    return {name: found for name, found in written.get(IDS, {}).items() if "/" not in name}
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> Json:

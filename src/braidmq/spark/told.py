@@ -15,9 +15,10 @@ from braidmq.client.errors import ClientError
 from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import OptionError
 from braidmq.spark.sink_ledger import SinkError
+from braidmq.spark.times import TimestampTooLarge
 from braidmq.wire.errors import ApiError
 
-TOLD = (OptionError, RecordsLost, SinkError, ClientError, ApiError)
+TOLD = (OptionError, RecordsLost, TimestampTooLarge, SinkError, ClientError, ApiError)
 WITHOUT_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 """Spark's worker looks at this variable when it writes down an exception, which is the last thing it does."""
 

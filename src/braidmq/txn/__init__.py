@@ -23,8 +23,7 @@ How a shell uses it
     are loaded, for the markers go to them.
 2.  Requests. Make a token, anything hashable by which the waiting client is found again, and call `init`,
     `add_partitions`, `add_offsets` or `end`. Every token is answered exactly once, by a `Reply` among the
-    effects of this call or of a later one. `InitProducerId` without a transactional id is none of ours, and
-    keep_prepared_txn or enable2_pc (KIP-939) are to be refused by the face.
+    effects of this call or of a later one. `InitProducerId` without a transactional id is none of ours.
 3.  Effects, each in the order of its list.
         `Store(id, ticket, record)`  append the record to the internal topic with acks=all. When it is
             durable call `stored`; if it cannot be, `store_failed`. Carry out what comes back. There is at

@@ -9,9 +9,12 @@ from braidmq.wire.errors import ApiError, ErrorCode
 MS_PER_MINUTE = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TransactionSettings:
-    """What an operator may set about transactions. The first fields are Kafka's options with dots."""
+    """What an operator may set about transactions. The first fields are Kafka's options with dots.
+
+    The broker changes the fields while it runs; nobody keeps copies.
+    """
 
     transaction_max_timeout_ms: int = 15 * MS_PER_MINUTE
     transactional_id_expiration_ms: int = 7 * 24 * 60 * MS_PER_MINUTE

@@ -1,4 +1,4 @@
-"""The verbs of the protocol: every API key of Kafka 4.2, and which message classes speak it.
+"""The verbs of the protocol: every API key of Kafka 4.3, and which message classes speak it.
 
 Message classes enter themselves here when they are defined (see `schema.Message`), so the tables under
 `messages/` are the one place that says which versions exist. Looking one up imports those tables once.

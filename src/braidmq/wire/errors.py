@@ -4,12 +4,13 @@ An `ApiError` is an answer: the request was understood, the client is told a cod
 connection goes on. A `ProtocolError` is the end of a connection: the bytes could not be read, so where
 the next request would begin is not known either.
 
-The codes and which of them a client may retry are those of Kafka 4.2.
+The codes and which of them a client may retry are those of Kafka 4.3.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
@@ -205,6 +206,22 @@ class ApiError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
+
+
+class RecordError(NamedTuple):
+    """A record of a refused batch that is to blame."""
+
+    at: int
+    """Its place in the batch, from 0."""
+    message: str | None
+
+
+class RecordsRefused(ApiError):
+    """A batch that is refused because of some of its records."""
+
+    def __init__(self, code: ErrorCode, message: str, records: tuple[RecordError, ...]) -> None:
+        super().__init__(code, message)
+        self.records = records
 
 
 class ProtocolError(Exception):

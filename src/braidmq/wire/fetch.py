@@ -304,7 +304,7 @@ _transaction_flexible = Struct(">qqB").pack
 _replica_and_length = Struct(">ii").pack
 
 
-class _Parts:
+class AnswerParts:
     """An answer under construction: the bytes being written, and what is finished before them."""
 
     __slots__ = ("done", "out", "size")
@@ -316,7 +316,8 @@ class _Parts:
 
     def place(self, records: Part, size: int) -> None:
         """Puts `records` after what was written so far, as they are."""
-        self.done.append(self.out)
+        if self.out:
+            self.done.append(self.out)
         self.done.append(records)
         self.size += len(self.out) + size
         self.out = bytearray()
@@ -336,7 +337,7 @@ def encode_response(
 ) -> list[Part]:
     """The whole answer in parts to send one after the other; the first begins with size prefix and header."""
     if version >= FLEXIBLE:
-        parts = _Parts(_head_out_12(0, correlation_id, 0, throttle_ms, code, session_id))
+        parts = AnswerParts(_head_out_12(0, correlation_id, 0, throttle_ms, code, session_id))
         parts.out += uvarint(len(topics) + 1)
         for name, topic_id, results in topics:
             _encode_topic(parts.out, version, name, topic_id, len(results))
@@ -346,9 +347,9 @@ def encode_response(
         parts.out.append(0)
         return parts.finished()
     if version >= 7:
-        parts = _Parts(_head_out_7(0, correlation_id, throttle_ms, code, session_id))
+        parts = AnswerParts(_head_out_7(0, correlation_id, throttle_ms, code, session_id))
     else:
-        parts = _Parts(_head_out_4(0, correlation_id, throttle_ms))
+        parts = AnswerParts(_head_out_4(0, correlation_id, throttle_ms))
     parts.out += _count(len(topics))
     for name, _, results in topics:
         assert name is not None
@@ -371,7 +372,7 @@ def _encode_topic(out: bytearray, version: int, name: str | None, topic_id: byte
     out += uvarint(count + 1)
 
 
-def _encode_result(parts: _Parts, result: PartitionResult) -> None:
+def _encode_result(parts: AnswerParts, result: PartitionResult) -> None:
     index, code, high_watermark, stable_offset, log_start, aborted, preferred_replica, records = result
     out = parts.out
     out += _result_5(index, code, high_watermark, stable_offset, log_start)
@@ -389,7 +390,7 @@ def _encode_result(parts: _Parts, result: PartitionResult) -> None:
     parts.out.append(0)
 
 
-def _encode_result_classic(parts: _Parts, version: int, result: PartitionResult) -> None:
+def _encode_result_classic(parts: AnswerParts, version: int, result: PartitionResult) -> None:
     index, code, high_watermark, stable_offset, log_start, aborted, preferred_replica, records = result
     out = parts.out
     if version >= 5:

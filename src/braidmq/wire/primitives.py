@@ -13,7 +13,7 @@ from braidmq.wire.errors import ProtocolError
 ZERO_UUID = bytes(16)
 
 TAGGED_FIELDS_MAX = 128
-"""Tagged fields one structure may carry. Kafka 4.2 defines at most four; a flood only burns our time."""
+"""Tagged fields one structure may carry. Kafka 4.3 defines at most four; a flood only burns our time."""
 
 STRING_BYTES_MAX = 0x7FFF
 """Bytes of a string. Compact lengths could say more, but Kafka reads no more either (and what is stored

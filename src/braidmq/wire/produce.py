@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from struct import Struct, error
 from typing import NamedTuple, NoReturn
 
-from braidmq.wire.errors import ProtocolError
+from braidmq.wire.errors import ProtocolError, RecordError
 from braidmq.wire.primitives import View, finish_string_length, finish_uvarint, skip_tagged_fields, uvarint
 
 FLEXIBLE = 9
@@ -46,6 +46,8 @@ class PartitionResult(NamedTuple):
     append_time_ms: int
     log_start_offset: int
     message: str | None
+    record_errors: Sequence[RecordError] = ()
+    """Why the batch was refused, if single records are to blame."""
 
 
 Results = Sequence[tuple[str | None, bytes | None, Sequence[PartitionResult]]]
@@ -193,7 +195,6 @@ _result_3 = Struct(">ihqq").pack
 _result_5 = Struct(">ihqqq").pack
 _result_8 = Struct(">ihqqqih").pack
 _result_9 = Struct(">ihqqqBBB").pack
-_result_9_head = Struct(">ihqqqB").pack
 _end_flexible = Struct(">iB").pack
 
 
@@ -222,20 +223,34 @@ def encode_response(version: int, correlation_id: int, topics: Results, throttle
             out.append(count)
         else:
             out += uvarint(count)
-        for index, code, base_offset, append_time_ms, log_start_offset, message in results:
-            if message is None:
+        for index, code, base_offset, append_time_ms, log_start_offset, message, blamed in results:
+            if message is None and not blamed:
                 # No errors of single records (an empty array), no message, no tagged fields.
                 out += _result_9(index, code, base_offset, append_time_ms, log_start_offset, 1, 0, 0)
             else:
-                text = message.encode()
-                out += _result_9_head(index, code, base_offset, append_time_ms, log_start_offset, 1)
-                out += uvarint(len(text) + 1)
-                out += text
-                out.append(0)
+                out += _result_5(index, code, base_offset, append_time_ms, log_start_offset)
+                out += uvarint(len(blamed) + 1)
+                for at, why in blamed:
+                    out += _count(at) + _compact(why) + b"\0"
+                out += _compact(message) + b"\0"
         out.append(0)
     out += _end_flexible(throttle_ms, 0)
     _size_into(out, 0, len(out) - 4)
     return bytes(out)
+
+
+def _compact(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    encoded = text.encode()
+    return uvarint(len(encoded) + 1) + encoded
+
+
+def _nullable(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    encoded = text.encode()
+    return _name_length(len(encoded)) + encoded
 
 
 def _encode_classic(version: int, correlation_id: int, topics: Results, throttle_ms: int) -> bytes:
@@ -247,16 +262,19 @@ def _encode_classic(version: int, correlation_id: int, topics: Results, throttle
         out += _name_length(len(encoded))
         out += encoded
         out += _count(len(results))
-        for index, code, base_offset, append_time_ms, log_start_offset, message in results:
+        for index, code, base_offset, append_time_ms, log_start_offset, message, blamed in results:
             if version < 5:
                 out += _result_3(index, code, base_offset, append_time_ms)
             elif version < 8:
                 out += _result_5(index, code, base_offset, append_time_ms, log_start_offset)
+            elif message is None and not blamed:
+                out += _result_8(index, code, base_offset, append_time_ms, log_start_offset, 0, -1)
             else:
-                text = None if message is None else message.encode()
-                length = -1 if text is None else len(text)
-                out += _result_8(index, code, base_offset, append_time_ms, log_start_offset, 0, length)
-                out += text or b""
+                out += _result_5(index, code, base_offset, append_time_ms, log_start_offset)
+                out += _count(len(blamed))
+                for at, why in blamed:
+                    out += _count(at) + _nullable(why)
+                out += _nullable(message)
     out += _count(throttle_ms)
     _size_into(out, 0, len(out) - 4)
     return bytes(out)

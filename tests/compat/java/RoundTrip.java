@@ -24,6 +24,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.InvalidRecordException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
@@ -55,6 +56,7 @@ public class RoundTrip {
             describeTheRest(admin);
             deleteRecords(admin);
             refusals(admin);
+            recordErrors(admin);
             grow(admin);
             admin.deleteTopics(List.of(topic)).all().get();
         }
@@ -237,6 +239,30 @@ public class RoundTrip {
                 () -> admin.deleteTopics(Set.of(topic + "-nowhere")).all().get());
         refused(OffsetOutOfRangeException.class,
                 () -> admin.deleteRecords(Map.of(home, RecordsToDelete.beforeOffset(1_000_000))).all().get());
+    }
+
+    static void recordErrors(Admin admin) throws Exception {
+        String compacted = topic + "-compacted";
+        admin.createTopics(List.of(
+                new NewTopic(compacted, 1, (short) 1).configs(Map.of("cleanup.policy", "compact")))).all().get();
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        var bytes = new ByteArraySerializer();
+        try (var producer = new KafkaProducer<byte[], byte[]>(settings("linger.ms", "5000"), bytes, bytes)) {
+            for (byte[] key : new byte[][] {{1}, null, {2}}) {
+                sent.add(producer.send(new ProducerRecord<>(compacted, 0, key, new byte[] {9})));
+            }
+            producer.flush();
+        }
+        for (int at = 0; at < sent.size(); at++) {
+            try {
+                sent.get(at).get();
+                throw new AssertionError("record " + at + " was taken");
+            } catch (ExecutionException error) {
+                boolean blamed = error.getCause() instanceof InvalidRecordException;
+                check(blamed == (at == 1), "record " + at + " got " + error.getCause());
+            }
+        }
+        admin.deleteTopics(List.of(compacted)).all().get();
     }
 
     static void grow(Admin admin) throws Exception {

@@ -114,6 +114,9 @@ public class ShareRoundTrip {
         expect(place.startOffset() >= 7, "the group is at " + place.startOffset());
         admin.alterShareGroupOffsets(group, Map.of(only, RECORDS - 10L)).all().get();
         expect(work(bootstrap, group, topic, 10).firstKey() == RECORDS - 10, "it begins where it was told to");
+        String early = group + "-early";
+        admin.alterShareGroupOffsets(early, Map.of(only, RECORDS - 5L)).all().get();
+        expect(work(bootstrap, early, topic, 5).firstKey() == RECORDS - 5, "a group that was not there begins there");
         admin.deleteShareGroups(List.of(group)).all().get();
         expect(admin.listGroups().all().get().stream().noneMatch(each -> each.groupId().equals(group)), "it is gone");
     }

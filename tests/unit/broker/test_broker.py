@@ -46,7 +46,7 @@ def test_topics_configs_and_records_survive_a_restart(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_created_anew_has_nothing_of_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_has_nothing_of_the_old_one(tmp_path: Path) -> None:
     """L1: one value per offset, for ever: another topic is another log."""
 
     async def run() -> None:
@@ -57,6 +57,7 @@ def test_a_topic_created_anew_has_nothing_of_the_old_one(tmp_path: Path) -> None
             new = await broker.topics.create("t", 1, {})
             assert new.id != old.id
             assert new.partitions[0].log.end_offset == 0
+            await broker.topics.tidy()
             assert [path.name for path in (tmp_path / "topics").iterdir()] == [new.path.name]
 
     asyncio.run(run())
@@ -271,7 +272,7 @@ def test_ten_thousand_partitions_cost_one_small_write(tmp_path: Path) -> None:
         async with embedded(tmp_path) as broker:
             topic = await broker.topics.create("wide", 10_000, {})
             append(topic.partitions[7777], b"x", broker.clock.wall_ms())
-        assert [path.name for path in topic.path.iterdir()] == ["7777"]
+        assert sorted(path.name for path in topic.path.iterdir()) == ["7777", "topic"]
         async with embedded(tmp_path) as broker:
             partitions = broker.topics.get("wide").partitions
             assert not any(partition.is_open for partition in partitions)
@@ -289,3 +290,23 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 
     taken = asyncio.run(run()) + asyncio.run(run())
     assert len(set(taken)) == 3000
+
+
+def test_producer_ids_are_not_given_twice_after_older_metadata_was_restored(tmp_path: Path) -> None:
+    """P4 N4: a partition would take the records of a second producer for repetitions."""
+
+    async def run() -> None:
+        clock = TurnedClock()
+        given: set[int] = set()
+        backup = b""
+        for _ in range(4):
+            async with embedded(tmp_path, clock=clock) as broker:
+                backup = backup or (tmp_path / "metadata.journal").read_bytes()
+                taken = {await broker.producer_ids.take() for _ in range(1500)}
+                assert len(taken) == 1500
+                assert not given & taken
+                given |= taken
+            clock.now_ms += 10_000
+            (tmp_path / "metadata.journal").write_bytes(backup)
+
+    asyncio.run(run())

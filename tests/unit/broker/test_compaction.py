@@ -23,7 +23,7 @@ def put(partition: Partition, key: bytes | None, value: bytes) -> None:
 
 def contents(partition: Partition) -> list[tuple[bytes | None, bytes | None]]:
     found, offset = [], partition.log.start_offset
-    while (part := partition.read(offset, 1 << 20)) is not None:
+    while (part := partition.log.read(offset, 1 << 20, partition.high_watermark)) is not None:
         content = part.read()
         part.release()
         at = 0

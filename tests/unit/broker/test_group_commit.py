@@ -226,6 +226,7 @@ def test_a_deleted_partition_is_not_opened_again_by_one_who_still_holds_it(tmp_p
             with pytest.raises(ApiError) as caught:
                 append(partition, b"y", broker.clock.wall_ms())
             assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await broker.topics.tidy()
             assert not topic.path.exists()
 
     asyncio.run(run())

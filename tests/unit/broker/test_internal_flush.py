@@ -39,7 +39,7 @@ def test_an_internal_topic_made_with_flush_async_waits_for_the_disk_after_the_ne
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            await broker.topics.create(OFFSETS_TOPIC, 1, {"cleanup.policy": "compact", "flush": "async"})
+            await broker.topics.create_own(OFFSETS_TOPIC, {"cleanup.policy": "compact", "flush": "async"})
         async with embedded(tmp_path, flush="async") as broker:
             assert broker.topics.get(OFFSETS_TOPIC).partitions[0].syncs
 
@@ -57,5 +57,21 @@ def test_an_internal_topic_cannot_be_made_flush_async(tmp_path: Path) -> None:
             assert caught.value.code is ErrorCode.INVALID_CONFIG
             await broker.topics.reconfigure(OFFSETS_TOPIC, {"flush": "sync", "cleanup.policy": "compact"})
             assert broker.topics.get(OFFSETS_TOPIC).partitions[0].syncs
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_an_internal_topic_cannot_be_made_to_lose_records_by_age(tmp_path: Path, policy: str) -> None:
+    """C6: also by tools that replace all options, and name only the one that they change."""
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker:
+            await broker.coordinator.open()
+            with pytest.raises(ApiError, match=r"kept cleanup\.policy=compact") as caught:
+                await broker.topics.reconfigure(OFFSETS_TOPIC, {"cleanup.policy": policy})
+            assert caught.value.code is ErrorCode.INVALID_CONFIG
+            await broker.topics.reconfigure(OFFSETS_TOPIC, {"segment.bytes": "1048576"})
+            assert broker.topics.get(OFFSETS_TOPIC).config.cleanup_policy == ("compact",)
 
     asyncio.run(run())

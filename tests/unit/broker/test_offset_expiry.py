@@ -92,6 +92,7 @@ def test_offsets_of_a_recreated_topic_outlive_the_deletion_of_the_old_one(tmp_pa
         disk.gate.set()
         await asyncio.gather(deleting, committing)
         assert [offset_of(broker, "first"), offset_of(broker, "second")] == [None, 22]
+        await broker.topics.create("t", 1, {})
         await broker.stop()
         assert await after_restart(tmp_path, clock, "first", "second") == [None, 22]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import (
     DELTAS_MAX,
     STATE_TOPIC,
@@ -22,10 +23,11 @@ from braidmq.broker.share_records import (
 )
 from braidmq.delivery.status import Acknowledgement, Verdict
 from braidmq.group.consumer_member import Heartbeat
+from braidmq.log.files import FileSlice
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header
-from unit.embedded import TurnedClock, append, embedded
+from unit.embedded import TurnedClock, append, embedded, readable
 
 Story = Callable[[Broker], Awaitable[None]]
 ALL = 1_000_000
@@ -56,13 +58,14 @@ async def opened(broker: Broker, group: str = "workers") -> SharePartition:
     await broker.sharing.open([place])
     found = broker.sharing.find(place)
     assert found is not None
+    await readable(found.partition)
     return found
 
 
 def acquire(
     broker: Broker, part: SharePartition, member: str = "ada", records_max: int = ALL, exact: bool = False
 ) -> Delivered:
-    return broker.sharing.acquire(part, member, records_max, ALL, exact)
+    return broker.sharing.acquire(part, member, AnswerLimits(records_max, ALL, exact))
 
 
 def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:
@@ -70,7 +73,7 @@ def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:
 
 
 def base_offsets(delivered: Delivered) -> list[int]:
-    view, found = memoryview(delivered.records), []
+    view, found = memoryview(b"".join(one.read() for one in delivered.records)), []
     while view:
         header = parse_header(view)
         found.append(header.base_offset)
@@ -210,6 +213,52 @@ def test_a_lock_ends_by_itself_and_the_last_delivery_archives(tmp_path: Path) ->
     tell(tmp_path, story, group_share_record_lock_duration_ms=100, group_share_delivery_count_limit=2)
 
 
+def test_records_that_are_given_up_are_summed_up_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C1 O1: one line for a group and partition, however many ranges were rejected."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, 50)
+        part = await opened(broker)
+        acquire(broker, part)
+        for offset in range(0, 50, 2):
+            await judge(broker, part, offset, offset, Verdict.REJECT)
+
+    caplog.set_level(logging.INFO, "braid.share")
+    tell(tmp_path, story)
+    assert [record.getMessage() for record in caplog.records if record.name == "braid.share"] == [
+        (
+            "group workers, jobs-0: 25 records between offsets 0 and 48 are not delivered again:"
+            " 25 rejected, 0 after their last delivery"
+        )
+    ]
+
+
+def test_what_was_acquired_is_handed_out_though_what_follows_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: it would be held by somebody who never got it. The error comes with the next request."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, *[1] * 3)
+        part = await opened(broker)
+        read = Partition.read
+
+        def damaged(self: Partition, offset: int, bytes_max: int, committed: bool) -> FileSlice | None:
+            if offset == 2:
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE, "damaged")
+            return read(self, offset, min(bytes_max, 1), committed)
+
+        monkeypatch.setattr(Partition, "read", damaged)
+        delivered = acquire(broker, part)
+        assert (ranges(delivered), base_offsets(delivered)) == ([(0, 1, 1)], [0, 1])
+        with pytest.raises(ApiError, match="damaged"):
+            acquire(broker, part)
+
+    tell(tmp_path, story)
+
+
 def test_the_window_is_bounded_whatever_the_backlog(tmp_path: Path) -> None:
     """C1: nobody gets more until something is settled."""
 
@@ -312,6 +361,36 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
         assert broker.topics.get(STATE_TOPIC).partitions[0].log.end_offset == 1 + 1 + DELTAS_MAX
 
     tell(tmp_path, before, after)
+
+
+def test_state_of_a_topic_that_is_set_aside_is_kept(tmp_path: Path) -> None:
+    """C6 N4: when the topic comes back, so does the place of its groups."""
+    journal = tmp_path / "metadata.journal"
+    kept: list[bytes] = []
+
+    async def other(broker: Broker) -> None:
+        topic = await broker.topics.create("other", 1, {})
+        await broker.sharing.open([Place("workers", topic.id, 0)])
+        kept.append(journal.read_bytes())
+
+    async def before(broker: Broker) -> None:
+        await fill(broker, 10)
+        part = await opened(broker)
+        acquire(broker, part)
+        await judge(broker, part, 0, 2, Verdict.ACCEPT)
+        kept.append(journal.read_bytes())
+
+    async def without(broker: Broker) -> None:
+        assert broker.topics.find("jobs") is None
+
+    async def after(broker: Broker) -> None:
+        assert (await opened(broker)).window.start_offset == 3
+
+    tell(tmp_path, other, before)
+    journal.write_bytes(kept[0])
+    tell(tmp_path, without)
+    journal.write_bytes(kept[1])
+    tell(tmp_path, after)
 
 
 def test_a_group_that_has_read_nothing_is_forgotten_with_its_members(tmp_path: Path) -> None:

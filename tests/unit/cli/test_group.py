@@ -8,6 +8,19 @@ import pytest
 from confluent_kafka import Consumer as StockConsumer
 
 from braidmq.client import Producer
+from braidmq.client.cluster import Cluster
+from braidmq.wire.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from braidmq.wire.messages.streams_groups import (
+    HeartbeatSubtopology,
+    HeartbeatTopology,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 from unit.cli.conftest import Braid
 
 
@@ -90,3 +103,41 @@ def test_mistakes_are_told_in_a_line(
     _, refusal = braid(*(topic if word == "t" else word for word in arguments), code=code)
     assert words in refusal
     assert refusal.count("\n") == 1
+
+
+def test_a_group_of_kafka_streams_is_shown_with_its_tasks(
+    braid: Braid, bootstrap: str, new_topic: Any
+) -> None:
+    """C4 O1: which task each thread of an application has."""
+    topic = new_topic(2)
+    group = f"app-{topic}"
+    at_once = IncrementalAlterableConfig(
+        name="streams.initial.rebalance.delay.ms", config_operation=0, value="0"
+    )
+    option = IncrementalAlterConfigsResource(resource_type=32, resource_name=group, configs=[at_once])
+    joining = StreamsGroupHeartbeatRequest(
+        group_id=group,
+        member_id="m-1",
+        rebalance_timeout_ms=1_000,
+        topology=HeartbeatTopology(
+            subtopologies=[HeartbeatSubtopology(subtopology_id="0", source_topics=[topic])]
+        ),
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+        process_id="p",
+    )
+    with Cluster(bootstrap) as cluster:
+        cluster.refresh([])
+        connection = cluster.connection(next(iter(cluster.brokers)))
+        connection.call(IncrementalAlterConfigsRequest(resources=[option]), IncrementalAlterConfigsResponse)
+        assert connection.call(joining, StreamsGroupHeartbeatResponse).error_code == 0
+        leaving = StreamsGroupHeartbeatRequest(group_id=group, member_id="m-1", member_epoch=-1)
+        listed = {row["group"]: row["type"] for row in braid.json("group", "list")}
+        assert listed[group] == "streams"
+        shown = braid.json("group", "describe", group)
+        assert (shown["state"], shown["kind"]) == ("Stable", "streams")
+        assert [member["tasks"] for member in shown["members"]] == [["0_0", "0_1"]]
+        assert "0_0 0_1" in braid("group", "describe", group)[0]
+        assert connection.call(leaving, StreamsGroupHeartbeatResponse).error_code == 0
+    assert braid.json("group", "delete", group, "--yes") == {"deleted": [group]}

@@ -33,7 +33,7 @@ class NaiveWindow:
 
     @property
     def in_flight(self) -> int:
-        return sum(not self.messages[offset].is_gap for offset in range(self.start, self.end))
+        return sum(not message.settled for message in self.messages.values())
 
     def copy(self) -> NaiveWindow:
         other = NaiveWindow(self.start, self.limits)

@@ -18,9 +18,10 @@ from braidmq.delivery.status import (
     State,
     Verdict,
 )
-from braidmq.delivery.window import DeliveryWindow
+from braidmq.delivery.window import RUNS_PER_MESSAGE, DeliveryWindow
 
 THOUSAND = Reading(0, 999, ((0, 499), (500, 999)))
+REJECTED = (Verdict.REJECT,)
 
 
 def held(window: DeliveryWindow, state: State = State.ACQUIRED) -> list[tuple[int, int]]:
@@ -95,15 +96,33 @@ def test_what_a_lost_consumer_held_goes_to_others() -> None:
     assert window.acquire("cyd", 0, 7, THOUSAND) == [Acquired(0, 4, 2), Acquired(10, 11, 1)]
 
 
-def test_a_full_window_hands_out_nothing_new_until_its_head_is_settled() -> None:
+def test_a_full_window_hands_out_nothing_new_until_something_is_settled() -> None:
     """C9: memory is bounded by the window, not by the backlog."""
     window = DeliveryWindow(0, DeliveryLimits(in_flight_max=100))
     assert window.acquire("ada", 0, 500, THOUSAND) == [Acquired(0, 99, 1)]
     assert window.fetch_offset(0) is None
-    window.acknowledge("ada", 0, accept(1, 99))
+    window.acknowledge("ada", 0, accept(40, 49))
+    assert window.acquire("ada", 0, 500, THOUSAND) == [Acquired(100, 109, 1)]
     assert window.fetch_offset(0) is None
-    window.acknowledge("ada", 0, accept(0, 0))
-    assert window.acquire("ada", 0, 500, THOUSAND) == [Acquired(100, 199, 1)]
+
+
+def test_one_message_held_for_hours_does_not_stop_those_after_it() -> None:
+    """C9: only messages that are not settled take up room, and what is settled costs little."""
+    window = DeliveryWindow(0, DeliveryLimits(in_flight_max=10))
+    everything = Reading(0, 100_000, ((0, 100_000),))
+    assert window.acquire("slow", 0, 1, everything, lock_ms=7_200_000) == [Acquired(0, 0, 1)]
+    for first in range(1, 2_000, 2):
+        reading = everything._replace(first=first)
+        assert window.acquire("fast", 0, 2, reading) == [Acquired(first, first + 1, 1)]
+        window.acknowledge(
+            "fast", 0, [*accept(first, first), Acknowledgement(first + 1, first + 1, REJECTED)]
+        )
+        assert window.run_count <= RUNS_PER_MESSAGE * 10
+    assert (window.start_offset, window.end_offset, window.in_flight) == (0, 2_001, 1)
+    restored = DeliveryWindow.restore(window.snapshot(), (), window.limits, 0)
+    assert (restored.start_offset, restored.end_offset, restored.in_flight) == (0, 2_001, 1)
+    window.acknowledge("slow", 0, accept(0, 0))
+    assert window.start_offset == 2_001
 
 
 def test_gaps_are_settled_without_anybody_and_cost_no_place() -> None:

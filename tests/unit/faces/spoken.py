@@ -15,6 +15,7 @@ from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.log.files import FileSlice
 from braidmq.net.connection import Connection, Pending
+from braidmq.net.outbox import Parts
 from braidmq.wire import header, schema
 from braidmq.wire.api import response_class
 from braidmq.wire.schema import Message
@@ -30,7 +31,10 @@ class Speaker:
         self.broker = broker
         self.face = KafkaFace(broker)
         self.face.advertise("broker.example.com", 9092)
-        self._session = KafkaSession(self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1")))
+        self.closed: list[str] = []
+        """Why the broker closed the connection; the next request comes on it all the same."""
+        connection = SimpleNamespace(peer="127.0.0.1", close=self.closed.append)
+        self._session = KafkaSession(self.face, cast(Connection, connection))
 
     def close(self) -> None:
         """As if the connection were gone; the next request comes on it all the same."""
@@ -39,8 +43,7 @@ class Speaker:
     async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
         """Sends `request` in its newest version, or the one given, and reads the answer."""
         spoken = request.versions[1] if version is None else version
-        body = header.request(request.api, spoken, 7, "test") + schema.encode(request, spoken)
-        answer = self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
+        answer = self.send(request, spoken)
         if isinstance(answer, Pending):
             for _ in range(1000):
                 if answer.done:
@@ -52,6 +55,16 @@ class Speaker:
         assert response_class(request.api) is expected
         at = 8 + (1 if header.has_response_tags(request.api, spoken) else 0)
         return schema.decode(expected, spoken, whole[at:])
+
+    def tell(self, request: Message, version: int | None = None) -> None:
+        """Sends `request`, which has no answer."""
+        answer = self.send(request, request.versions[1] if version is None else version)
+        assert answer is None, "an answer came"
+
+    def send(self, request: Message, version: int) -> Parts | Pending | None:
+        """What the session gives the connection for `request`."""
+        body = header.request(request.api, version, 7, "test") + schema.encode(request, version)
+        return self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
 
 
 @asynccontextmanager

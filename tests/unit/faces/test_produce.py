@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from braidmq.broker.opening import opened
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -34,15 +36,25 @@ async def produce(
     version: int = VERSION,
     transactional_id: str | None = None,
 ) -> PartitionProduceResponse:
+    request = producing(batch, topic, partition, acks, transactional_id)
+    answer = await one.ask(request, ProduceResponse, version)
+    return answer.responses[0].partition_responses[0]
+
+
+def producing(
+    batch: bytes | bytearray | None,
+    topic: str = "t",
+    partition: int = 0,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
     part = PartitionProduceData(index=partition, records=None if batch is None else bytes(batch))
-    request = ProduceRequest(
+    return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,
         timeout_ms=1000,
         topic_data=[TopicProduceData(name=topic, partition_data=[part])],
     )
-    answer = await one.ask(request, ProduceResponse, version)
-    return answer.responses[0].partition_responses[0]
 
 
 def batch_of(one: Speaker, count: int = 1, codec: Codec = Codec.NONE, **rest: int | bool) -> bytearray:
@@ -120,6 +132,48 @@ def test_what_cannot_be_stored_is_refused_with_a_reason(tmp_path: Path) -> None:
         assert one.broker.partition("t", 0).log.end_offset == 0
 
     run(tmp_path, story, **{"max.message.bytes": "4000"})
+
+
+def test_a_refusal_that_cannot_be_told_closes_the_connection(tmp_path: Path) -> None:
+    """P4 P5: with acks=0 there is no answer; nothing is dropped without a sign."""
+
+    async def story(one: Speaker) -> None:
+        await opened(one.broker.topics.get("t").partitions)
+        one.tell(producing(batch_of(one), acks=0), VERSION)
+        assert (one.closed, one.broker.partition("t", 0).log.end_offset) == ([], 1)
+        one.tell(producing(batch_of(one), topic="nope", acks=0), VERSION)
+        assert len(one.closed) == 1
+        assert "no topic 'nope'" in one.closed[0]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_a_refusal_names_the_records_that_are_to_blame(tmp_path: Path, version: int) -> None:
+    """P5: so that a client tells them from those that were only in the same batch (KIP-467)."""
+
+    async def story(one: Speaker) -> None:
+        now_ms = one.broker.clock.wall_ms()
+        good, keyless = (b"k", b"v", [], now_ms), (None, b"v", [], now_ms)
+
+        async def blamed(*rows: Any) -> list[tuple[int, str | None]]:
+            answer = await produce(one, build_batch(rows, Codec.GZIP), version=version)
+            assert answer.error_message
+            return [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors]
+
+        assert await blamed(good, keyless, good, keyless) == [
+            (1, "t-0 is compacted: every record needs a key"),
+            (3, "t-0 is compacted: every record needs a key"),
+        ]
+        late = now_ms + 7_200_000
+        assert await blamed(good, (b"k", b"v", [], late)) == [(1, f"its time is {late}")]
+        many = await blamed(*[keyless] * 150)
+        assert [at for at, _ in many] == list(range(150))
+        assert many[-1] == (149, None)
+        assert (await produce(one, build_batch([good] * 3), version=version)).record_errors == []
+        assert one.broker.partition("t", 0).log.end_offset == 3
+
+    run(tmp_path, story, **{"cleanup.policy": "compact"})
 
 
 @pytest.mark.parametrize("codec", list(Codec))

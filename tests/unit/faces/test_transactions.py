@@ -30,10 +30,6 @@ from braidmq.wire.messages.transactions import (
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from braidmq.wire.records import parse_header, records
 from unit.faces.spoken import Speaker, speaker
@@ -425,34 +421,9 @@ def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_an_operator_ends_a_transaction_in_one_partition(tmp_path: Path) -> None:
-    """T2 O1: WriteTxnMarkers, for one that hangs; a partition that is not there says so."""
-
-    async def story(one: Speaker) -> None:
-        client = Client(one)
-        await client.init()
-        await client.produce()
-        marker = WritableTxnMarker(
-            producer_id=client.producer_id,
-            producer_epoch=client.epoch,
-            transaction_result=False,
-            coordinator_epoch=0,
-            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0, 9])],
-        )
-        answer = await one.ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
-        codes = [each.error_code for each in answer.markers[0].topics[0].partitions]
-        assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        found = await fetched(one)
-        assert (found.last_stable_offset, len(found.aborted_transactions or ())) == (2, 1)
-
-    run(tmp_path, story)
-
-
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        ({"enable_2pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ({"keep_prepared_txn": True}, ErrorCode.UNSUPPORTED_VERSION),
         ({"timeout_ms": 100_000_000}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
     ],
@@ -460,7 +431,7 @@ def test_an_operator_ends_a_transaction_in_one_partition(tmp_path: Path) -> None
 def test_what_is_not_allowed_is_refused_by_name(
     tmp_path: Path, asked: dict[str, object], code: ErrorCode
 ) -> None:
-    """T2: two-phase commit (KIP-939), time-outs past the maximum, half an identity."""
+    """T2: time-outs past the maximum, half an identity."""
 
     async def story(one: Speaker) -> None:
         assert await Client(one).init(**asked) is code  # type: ignore[arg-type]

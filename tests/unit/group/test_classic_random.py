@@ -185,3 +185,15 @@ ClassicGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_co
 
 class TestAClassicGroupKeepsItsPromisesInAnyOrderOfRequests(ClassicGroupModel.TestCase):  # type: ignore[misc]
     """C4: see the invariants above."""
+
+
+def test_a_group_whose_last_member_leaves_with_an_expected_one_ends_once() -> None:
+    """C4: the expected one was all that its rebalance waited for; that must not count as two generations."""
+    model = ClassicGroupModel()
+    model.begin()
+    model.join(number=3, version=0, other_topic=True)
+    model.wait(passed_ms=3_000)
+    model.join(number=0, version=5, other_topic=False)
+    model.join(number=3, version=0, other_topic=False)
+    model.leave(leavers=[3, 0])
+    assert (model.group.state, model.group.generation) == (State.EMPTY, 2)

@@ -14,14 +14,14 @@ from braidmq.group.settings import GroupSettings
 )
 def test_few_members_report_every_second_and_many_as_rarely_as_usual(members: int, interval_ms: int) -> None:
     """C4: the reports of all members together stay below a rate that is hardly felt."""
-    assert Pace(GroupSettings(), lambda: members).interval_ms(0) == interval_ms
+    assert Pace(GroupSettings(), lambda: members).interval_ms("g", 0) == interval_ms
 
 
 def test_an_operator_who_wants_it_more_often_gets_it() -> None:
     """C4: the usual interval is the longest."""
     settings = GroupSettings(group_consumer_heartbeat_interval_ms=300)
-    assert Pace(settings, lambda: 1).interval_ms(0) == 300
-    assert Pace(settings, lambda: 100_000).interval_ms(0) == 300
+    assert Pace(settings, lambda: 1).interval_ms("g", 0) == 300
+    assert Pace(settings, lambda: 100_000).interval_ms("g", 0) == 300
 
 
 def test_members_are_counted_again_after_a_second_and_not_for_every_report() -> None:
@@ -33,6 +33,6 @@ def test_members_are_counted_again_after_a_second_and_not_for_every_report() -> 
         return 10_000 * (len(counts) - 1)
 
     pace = Pace(GroupSettings(), count)
-    assert [pace.interval_ms(now_ms) for now_ms in (0, 1, COUNT_AGAIN_MS - 1)] == [1_000] * 3
-    assert pace.interval_ms(COUNT_AGAIN_MS) == 5_000
+    assert [pace.interval_ms("g", now_ms) for now_ms in (0, 1, COUNT_AGAIN_MS - 1)] == [1_000] * 3
+    assert pace.interval_ms("g", COUNT_AGAIN_MS) == 5_000
     assert len(counts) == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from tests.sim.clock import SimClock
-from tests.sim.disk import SimDisk
-from tests.sim.workload import flush, read_batches
-from tests.unit.log.logs import append, batch_of, fill, names, open_log, topic_config
+from tests.sim.disk import Crash, SimDisk
+from tests.sim.workload import PATH, flush, read_batches
+from tests.unit.log.logs import append, batch_of, fill, open_log, topic_config
 
 from braidmq.log.files import FileCache
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -134,13 +136,25 @@ def test_an_idle_partition_holds_no_files_and_works_again_when_used() -> None:
     assert [base for base, _ in read_batches(log, 0, log.end_offset)] == list(range(63))
 
 
-def test_an_empty_log_leaves_no_file_behind() -> None:
-    """L12: ten thousand unused partitions are ten thousand empty directories, not thirty thousand files."""
+def test_an_empty_log_leaves_nothing_on_the_disk() -> None:
+    """L12: ten thousand unused partitions are opened and closed without a directory or a file."""
     disk = SimDisk()
     log = open_log(disk)
-    assert names(disk) == []
     assert (log.start_offset, log.end_offset, log.size_bytes) == (0, 0, 0)
     assert log.flush_begin() is None
+    assert log.checkpoint_begin() is None
+    log.close()
+    assert not disk.exists(PATH)
+
+
+def test_the_first_batch_makes_the_directory_and_its_flush_makes_it_durable() -> None:
+    """L1 L12: a power loss after the first flush finds the log again, directories included."""
+    disk = SimDisk()
+    log = open_log(disk)
+    append(log, batch_of(b"v"))
+    flush(log)
+    after = disk.crash(Crash.LOST, random.Random(0))
+    assert open_log(after).end_offset == 1
 
 
 def test_append_time_is_reported_only_where_the_broker_stamps_it() -> None:

@@ -112,11 +112,24 @@ def test_a_full_device_is_reported_as_no_room() -> None:
     file.close()
 
 
-def test_how_full_the_disk_is_counts_what_we_cannot_use(tmp_path: Path) -> None:
-    """L7: the disk watermarks look at this."""
+@pytest.mark.parametrize(("available", "percent"), [(300, 70.0), (200, 100 * 700 / 900), (0, 100.0)])
+def test_how_full_the_disk_is_leaves_out_what_we_cannot_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: int, percent: float
+) -> None:
+    """L7: the disk watermarks look at this; blocks that only root may use are no room, as df has it."""
+    block_bytes, blocks, free = 4096, 1000, 300
+    fields = (block_bytes, block_bytes, blocks, free, available, 50, 40, 40, 0, 255)
+    asked = []
+
+    def statvfs(path: str | Path) -> os.statvfs_result:
+        asked.append(Path(path))
+        return os.statvfs_result(fields)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
     usage = RealDisk().usage(tmp_path)
-    assert 0 <= usage.free_bytes <= usage.total_bytes
-    assert 0 <= usage.used_percent <= 100
+    assert usage.free_bytes == available * block_bytes
+    assert usage.used_percent == pytest.approx(percent)
+    assert asked == [tmp_path]
 
 
 def test_uuids_are_random_and_safe_to_print() -> None:

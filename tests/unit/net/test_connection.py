@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from braidmq.net import connection as connection_module
+from braidmq.net import outbox as outbox_module
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
 from braidmq.net.connection import Connection, Limits, Pending
 from braidmq.net.outbox import Parts
+from braidmq.platform.page_cache import is_resident, read_through
 from braidmq.wire.errors import ProtocolError
 
 Answer = Callable[[bytes], Parts | Pending | None]
@@ -23,11 +25,18 @@ Answer = Callable[[bytes], Parts | Pending | None]
 class FileRange:
     """A range of a file, as the log gives it."""
 
-    def __init__(self, path: Path, position: int, size: int) -> None:
+    def __init__(self, path: Path, position: int, size: int, hot: bool = True) -> None:
+        self.path = path
         self.file = path.open("rb")
         self.position = position
         self.size = size
+        self.hot = hot
         self.released = False
+        self.copies: list[FileRange] = []
+
+    def shared(self) -> FileRange:
+        self.copies.append(FileRange(self.path, self.position, self.size, self.hot))
+        return self.copies[-1]
 
     def release(self) -> None:
         self.released = True
@@ -70,8 +79,16 @@ class Peer:
         self.session = session
         self.pool = pool
         loop = asyncio.get_running_loop()
+        self.reads: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+        """What the connection wants to have read from the disk."""
         self.connection = Connection(
-            server, "peer", loop, pool, limits, lambda _, why, __: self.reasons.append(why)
+            server,
+            "peer",
+            loop,
+            pool,
+            limits,
+            lambda _, why, __: self.reasons.append(why),
+            lambda run, done: self.reads.append((run, done)),
         )
         self.connection.start(session)
 
@@ -245,6 +262,44 @@ def test_a_client_that_does_not_read_is_not_read_either(connect: Peers) -> None:
     connect.run(run())
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_answers_that_wait_for_an_earlier_one_count_as_well(connect: Peers, later: bool) -> None:
+    """W5: a client could have large answers pile up behind one that takes its time."""
+
+    async def scenario() -> None:
+        first, others = Pending(), list[Pending]()
+
+        def answer(body: bytes) -> Parts | Pending:
+            if body == b"slow":
+                return first
+            if later:
+                others.append(Pending())
+                return others[-1]
+            return [bytes(1_000)]
+
+        peer = connect(answer, send_bytes_max=10_000)
+        await peer.send(frame(b"slow"))
+        for _ in range(50):
+            await peer.send(frame(b"large"))
+            await settle()
+            for each in others:
+                if not each.done:
+                    each.complete([bytes(1_000)])
+        await settle()
+        assert len(peer.session.seen) <= 14
+        first.complete([b"x"])
+        received = asyncio.ensure_future(peer.receive(50_001))
+        while not received.done():
+            await settle()
+            for each in others:
+                if not each.done:
+                    each.complete([bytes(1_000)])
+        assert len(await received) == 50_001
+        assert len(peer.session.seen) == 51
+
+    connect.run(scenario())
+
+
 def test_requests_past_the_limit_wait_for_answers(connect: Peers) -> None:
     """W4: requests of one connection that wait for an answer are bounded."""
 
@@ -381,3 +436,96 @@ def test_buffers_come_in_powers_of_two() -> None:
     first = pool.take(1000)
     pool.give(first)
     assert pool.take(1000) is first
+
+
+def test_a_range_that_is_not_in_memory_is_read_before_it_is_sent(
+    connect: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L14 W3: sendfile never waits for the disk; what follows the range waits with it, in order."""
+    content = os.urandom(3_000_000)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    monkeypatch.setattr(outbox_module, "is_resident", lambda *_: False)
+    ranges = [FileRange(path, 0, len(content), hot=False)]
+
+    async def scenario() -> None:
+        peer = connect(lambda body: [b"head", *ranges] if body == b"cold" else [b"tail"])
+        await peer.send(frame(b"cold") + frame(b"next"))
+        got = await peer.receive(4)
+        reads = 0
+        while len(got) < 4 + len(content) + 4:
+            for _ in range(100):
+                if peer.reads:
+                    break
+                await asyncio.sleep(0.001)
+            assert len(peer.reads) <= 1, "one read at a time"
+            for run, done in peer.reads[:]:
+                peer.reads.clear()
+                reads += 1
+                await asyncio.get_running_loop().run_in_executor(None, run)
+                done(None)
+            got += await peer.receive(min(1 << 20, 4 + len(content) + 4 - len(got)))
+        assert got == b"head" + content + b"tail"
+        assert reads == 3
+        assert ranges[0].released
+        assert all(copy.released for copy in ranges[0].copies)
+
+    connect.run(scenario())
+
+
+def test_a_range_that_was_just_written_is_sent_without_a_look(
+    connect: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L14 W3: the hot path has no extra system call."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"x" * 1000)
+
+    def look(*_: object) -> bool:
+        raise AssertionError("a hot range was looked at")
+
+    monkeypatch.setattr(outbox_module, "is_resident", look)
+
+    async def scenario() -> None:
+        peer = connect(lambda _: [FileRange(path, 0, 1000)])
+        await peer.send(frame(b"hot"))
+        assert await peer.receive(1000) == b"x" * 1000
+
+    connect.run(scenario())
+
+
+def test_a_client_that_leaves_while_its_range_is_read_leaves_nothing_open(
+    connect: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L14 L7: the read has a hold on the file of its own, and gives it back."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"x" * 1000)
+    monkeypatch.setattr(outbox_module, "is_resident", lambda *_: False)
+    cold = FileRange(path, 0, 1000, hot=False)
+
+    async def scenario() -> None:
+        peer = connect(lambda _: [cold])
+        await peer.send(frame(b"cold"))
+        while not peer.reads:
+            await asyncio.sleep(0.001)
+        peer.connection.close("gone")
+        ((run, done),) = peer.reads
+        assert cold.released
+        assert not cold.copies[0].released
+        run()
+        done(None)
+        assert cold.copies[0].released
+
+    connect.run(scenario())
+
+
+def test_bytes_in_memory_are_told_from_those_on_disk(tmp_path: Path) -> None:
+    """L14: what was read through is in memory; past the end of a file there is nothing to wait for."""
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(1_000_000))
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), (bytearray(1),), 0, os.RWF_NOWAIT)
+        except OSError:
+            pytest.skip("this file system does not tell what is in memory")
+        read_through(file.fileno(), 0, 2_000_000)
+        assert is_resident(file.fileno(), 0, 1_000_000)

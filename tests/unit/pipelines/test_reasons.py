@@ -55,6 +55,9 @@ SCHEMA = {
             "column items[0].count: 3000000000 is not INT",
         ),
         (b'{"id": 9300000000000000000}', "column id: 9300000000000000000 is not BIGINT"),
+        (b'{"id": 1, "amount": NaN}', "not JSON: NaN is no number there"),
+        (b'{"id": 1, "amount": -Infinity}', "not JSON: -Infinity is no number there"),
+        (b'{"id": "x", "amount": "NaN"}', "column id: 'x' is not BIGINT"),
     ],
 )
 def test_the_reason_names_the_column_and_what_is_wrong(value: bytes | None, reason: str) -> None:
@@ -186,6 +189,17 @@ def test_the_header_of_a_schema_registry_is_stepped_over() -> None:
         avro.decoder(framed)(avro.encoder(AVRO)(ORDER))
 
 
+def test_a_value_with_another_registry_id_is_refused_though_it_decodes() -> None:
+    """S4: two schemas of the same shape: the bytes fit, and the columns would be wrong."""
+    pytest.importorskip("fastavro")
+    written = json.dumps({"type": "record", "name": "R", "fields": [{"name": "cents", "type": "long"}]})
+    read = AvroSchema(written.replace("cents", "euros"), Framing.REGISTRY, registry_id=7)
+    value = avro.encoder(AvroSchema(written))({"cents": 1250})
+    assert avro.decoder(read)(b"\0\0\0\0\x07" + value) == {"euros": 1250}
+    with pytest.raises(ValueError, match="has schema registry id 8, and the schema in use is that of id 7"):
+        avro.decoder(read)(b"\0\0\0\0\x08" + value)
+
+
 def avro_of(precision: int) -> AvroSchema:
     """A price, and the times of day it holds from and until."""
     fields = {
@@ -270,8 +284,12 @@ def test_a_failure_is_told_by_its_innermost_sentence(tmp_path: Path) -> None:
     failure = understand_failure(RuntimeError(MESSAGE), pipeline)
     assert failure.may_pass
     assert failure.text == "127.0.0.1:9092 refused the connection"
-    for told, may_pass in (("TopicMissing", False), ("SinkInterrupted", True)):
-        text = f"[STREAM_FAILED] Query terminated: braidmq.spark.x.{told}: it is away\n SQLSTATE: 38000"
+    for told, may_pass in (
+        ("x.TopicMissing", False),
+        ("x.SinkInterrupted", True),
+        ("lake.commits.Conflict", True),
+    ):
+        text = f"[STREAM_FAILED] Query terminated: braidmq.spark.{told}: it is away\n SQLSTATE: 38000"
         without_traceback = understand_failure(RuntimeError(text), pipeline)
         assert (without_traceback.text, without_traceback.may_pass) == ("it is away", may_pass)
     other = understand_failure(

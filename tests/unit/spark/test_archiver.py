@@ -11,7 +11,7 @@ import pytest
 
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.lake import archiver
+from braidmq.spark.lake import compaction
 from braidmq.spark.lake.archiver import Archive, archive
 from braidmq.spark.lake.commits import Conflict, LakeError
 from braidmq.spark.lake.direct import DirectWrite
@@ -122,7 +122,7 @@ def test_an_archiver_goes_on_when_somebody_else_merges_its_files(
     def slower(*_: object) -> None:
         raise Conflict("another compaction was faster; nothing was changed")
 
-    monkeypatch.setattr(archiver, "is_fragmented", lambda _: True)
-    monkeypatch.setattr(archiver, "compact", slower)
+    monkeypatch.setattr(compaction, "is_fragmented", lambda _: True)
+    monkeypatch.setattr(compaction, "compact", slower)
     steps = archive(NO_SESSION, lake, Archive(bootstrap, (topic,), rows_per_commit=3))
     assert [step.ahead for step in steps] == [3, 0]

@@ -12,6 +12,7 @@ pa = pytest.importorskip("pyarrow")
 
 from braidmq.spark import arrow  # noqa: E402
 from braidmq.spark.columns import ARROW_TYPES  # noqa: E402
+from braidmq.spark.times import TimestampTooLarge  # noqa: E402
 from braidmq.wire.compress import Codec  # noqa: E402
 from braidmq.wire.errors import ApiError  # noqa: E402
 from braidmq.wire.records import build_batch, parse_header, records, restamp_append_time, stamp  # noqa: E402
@@ -176,3 +177,25 @@ def test_a_malformed_record_is_an_error_and_not_a_row() -> None:
         with pytest.raises(ApiError, match="batch at 7: the record at byte 0 is malformed"):
             decode([before, bytes(batch)], columns, apart=False)
         stamp(batch, 0, 0)
+
+
+LAST_MS = (2**63 - 1) // 1000
+
+
+@pytest.mark.parametrize("wild", [2**63 - 1, LAST_MS + 1, -LAST_MS - 1, -(2**63)])
+def test_a_time_that_spark_has_no_room_for_is_told_with_its_offset(wild: int) -> None:
+    """S1: a number at the end of 64 bits would be taken for a time; who leaves the column out reads on."""
+    times = enumerate([5, wild])
+    batches = [bytes(build_batch([(b"k", b"v", [], each)], base_offset=at)) for at, each in times]
+    with pytest.raises(TimestampTooLarge, match="orders-7: the record at offset 1 has a timestamp"):
+        decode(batches)
+    assert [row["value"] for row in decode(batches, ("value", "offset"))] == [b"v", b"v"]
+
+
+@pytest.mark.parametrize("far", [LAST_MS, -LAST_MS])
+def test_the_last_times_that_spark_has_room_for_are_read(far: int) -> None:
+    """S1: to the millisecond."""
+    decoder = arrow.ArrowDecoder(("timestamp",), "orders", 7, 0, 2**62)
+    assert list(decoder.feed(memoryview(build_batch([(b"k", b"v", [], far)])))) == []
+    (batch,) = decoder.flush()
+    assert batch.column(0).view(pa.int64()).to_pylist() == [far * 1000]

@@ -14,7 +14,16 @@ from types import ModuleType
 import pytest
 
 from braidmq.spark import forked
-from braidmq.spark.forked import settle_in
+from braidmq.spark.forked import SESSION, settle_in
+
+
+def in_a_daemon(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """As in a process that was forked from Spark's own daemon."""
+    daemon = ModuleType("__main__")
+    daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
+    daemon.traceback, daemon.gc = traceback, gc  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    return daemon
 
 
 @pytest.mark.parametrize(
@@ -24,16 +33,23 @@ def test_a_broken_pipe_is_no_news_and_anything_else_is(
     error: Exception, is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """S1 S3: in processes of Spark's own daemon."""
-    daemon = ModuleType("__main__")
-    daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
-    daemon.traceback = traceback  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    daemon = in_a_daemon(monkeypatch)
+    monkeypatch.setenv(SESSION, "1")
     settle_in()
     try:
         raise error
     except Exception:
         daemon.traceback.print_exc()
     assert (str(error) in capsys.readouterr().err) is is_told
+
+
+def test_sessions_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: their processes import our source too, and run code that is not ours."""
+    monkeypatch.delenv(SESSION, raising=False)
+    monkeypatch.setattr(forked, "keep_memory", lambda: pytest.fail("memory is not ours to keep"))
+    daemon = in_a_daemon(monkeypatch)
+    settle_in()
+    assert (daemon.traceback, daemon.gc) == (traceback, gc)
 
 
 def test_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from braidmq.client import Producer
+from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
@@ -339,6 +339,50 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
     starting = f'{{"{topic}":{{"0":0,"1":0,"2":0}}}}'
     with pytest.raises(OptionError, match="which the query does not read"):
         plan_batch(query_for(bootstrap, topic, startingOffsets=starting), Pushed())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"startingOffsets": 11}, "startingOffsets asks for TOPIC-0 from 11 on, but it ends at 10"),
+        (
+            {"startingOffsets": 5, "endingOffsets": 3},
+            "TOPIC-0 is asked for from 5 on, which is after",
+        ),
+        ({"endingOffsets": 1}, "TOPIC-0 is asked for up to 1, but it begins at 2"),
+        (
+            {"startingOffsetsByTimestamp": 1009, "endingOffsetsByTimestamp": 1005},
+            "TOPIC-0 is asked for from 9 on, which is after its end at 5",
+        ),
+    ],
+)
+def test_a_batch_that_begins_after_its_end_is_refused(
+    bootstrap: str, new_topic: NewTopic, options: dict[str, int], complaint: str
+) -> None:
+    """S1: as in Spark's Kafka source; nothing is what nobody asks for."""
+    topic = new_topic(partitions=1)
+    send(bootstrap, topic, 10)
+    with Admin(bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 2})
+    asked = {name: f'{{"{topic}":{{"0":{number}}}}}' for name, number in options.items()}
+    with pytest.raises(OptionError, match=complaint.replace("TOPIC", topic)):
+        plan_batch(query_for(bootstrap, topic, **asked), Pushed())
+    for nothing in (
+        {"startingOffsets": f'{{"{topic}":{{"0":10}}}}'},
+        {"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"},
+    ):
+        assert values(query_for(bootstrap, topic, **nothing)) == []
+
+
+def test_a_pattern_is_looked_for_anywhere_in_a_name(bootstrap: str, new_topic: NewTopic) -> None:
+    """S1: as in Spark's Kafka source; who means the whole name says so."""
+    topic = new_topic(partitions=1)
+    send(bootstrap, topic, 3)
+    part = topic[1:]
+    for pattern, found in ((part, True), (f"^{part}$", False), (rf"^\p{{Lower}}{part}$", True)):
+        options = {"bootstrap.servers": bootstrap, "subscribePattern": pattern}
+        splits = plan_batch(parse_query(options, streaming=False), Pushed())
+        assert (topic in {split.topic for split in splits}) is found
 
 
 def test_positions_are_sent_again_when_a_coordinator_was_not_ready(

@@ -13,6 +13,7 @@ from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import OptionError
 from braidmq.spark.sink_columns import RowError
 from braidmq.spark.sink_ledger import SinkInterrupted, sink_error
+from braidmq.spark.times import TimestampTooLarge
 from braidmq.spark.told import WITHOUT_TRACEBACK, told
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -23,6 +24,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
         (OptionError("no such option"), True),
         (RecordsLost(TopicPartition("orders", 0), 1, 2), True),
         (RowError("too large"), True),
+        (TimestampTooLarge(TopicPartition("orders", 0), 1), True),
         (Unreachable("away"), True),
         (ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no"), True),
         (ZeroDivisionError("a defect"), False),

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from braidmq.wire import header, produce
 from braidmq.wire.api import Api
-from braidmq.wire.errors import ProtocolError
+from braidmq.wire.errors import ProtocolError, RecordError
 from braidmq.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -27,6 +28,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 RESULTS = st.builds(
     produce.PartitionResult,
     st.integers(0, 2**31 - 1), st.integers(-1, 133), INT64, INT64, INT64, st.none() | TEXTS,
+    st.lists(st.builds(RecordError, st.integers(0, 2**31 - 1), st.none() | TEXTS), max_size=3),
 )  # fmt: skip
 TOPICS = st.lists(
     st.tuples(TEXTS, st.binary(min_size=16, max_size=16), st.lists(RESULTS, max_size=3)), max_size=3
@@ -80,6 +82,10 @@ def test_responses_are_the_bytes_of_the_generated_codec(
                     index=result.index, error_code=result.code, base_offset=result.base_offset,
                     log_append_time_ms=result.append_time_ms, log_start_offset=result.log_start_offset,
                     error_message=result.message,
+                    record_errors=[
+                        BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
+                        for at, why in result.record_errors
+                    ],
                 )
                 for result in results
             ],

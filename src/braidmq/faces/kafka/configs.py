@@ -1,4 +1,4 @@
-"""Describing and altering configurations: options of topics and groups; those of a broker are only read.
+"""Describing and altering options: of topics, groups, brokers and loggers (`option_owners` says whose).
 
 What may be changed is the table in `braidmq.config` and nothing else: no option names a file, a class or a
 command.
@@ -6,18 +6,20 @@ command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from braidmq.config import GROUP, SERVER, TOPIC, ConfigError, Kind, Option, find
+from braidmq.config import BROKER_NAMES, ConfigError, Kind, Option, find
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.option_owners import Owner, Resource, find_owner
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -28,27 +30,12 @@ from braidmq.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
-
-
-class Resource(IntEnum):
-    """Kinds of things that have options, by Kafka's numbers."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
-
-
-class Source(IntEnum):
-    """Where a value comes from, by Kafka's numbers."""
-
-    TOPIC = 1
-    BROKER_FILE = 4
-    DEFAULT = 5
-    GROUP = 8
 
 
 class Operation(IntEnum):
@@ -61,21 +48,9 @@ class Operation(IntEnum):
 
 
 _TYPES = {Kind.BOOL: 1, Kind.STRING: 2, Kind.INT: 3, Kind.LONG: 5, Kind.DOUBLE: 6, Kind.LIST: 7}
-
-
-def source_of(
-    face: KafkaFace, option: Option, overrides: Mapping[str, str], own: Source = Source.TOPIC
-) -> int:
-    """Whether the topic or group, the broker's configuration or Braid itself decides the option's value."""
-    if option.name in overrides:
-        return int(own)
-    return int(Source.DEFAULT if _given(face, option) is None else Source.BROKER_FILE)
-
-
-def _given(face: KafkaFace, option: Option) -> str | None:
-    """What the broker's configuration says; of a group's option it speaks with `group.` before the name."""
-    name = f"group.{option.name}" if option in GROUP else option.name
-    return face.broker.config.given.get(name)
+_UNKNOWN_TYPE = 0
+_TYPES_FROM = 1
+_OWN_NAMES = {kafkas: ours for ours, kafkas in BROKER_NAMES.items()}
 
 
 # -- describe -----------------------------------------------------------------------------------
@@ -100,74 +75,48 @@ def describe_configs(
 def _describe(
     face: KafkaFace, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    overrides: Mapping[str, str]
-    if resource.resource_type in (Resource.TOPIC, Resource.GROUP):
-        options, overrides, values = _owner(face, resource.resource_type, resource.resource_name)
-    else:
-        _check_broker(face, resource.resource_type, resource.resource_name)
-        options, overrides = (*SERVER, *TOPIC), {}
-        defaults = face.broker.config.topic({})
-        values = {option.name: getattr(face.broker.config, option.attribute) for option in SERVER}
-        values |= {option.name: getattr(defaults, option.attribute) for option in TOPIC}
-    wanted = resource.configuration_keys
+    owner = find_owner(face, resource.resource_type, resource.resource_name)
+    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
     return [
-        _entry(face, option, values[option.name], overrides, request, resource.resource_type)
-        for option in options
-        if wanted is None or option.name in wanted
+        _entry(owner, option, name, request)
+        for option in owner.options
+        if owner.levels(option)
+        for name in _names(resource.resource_type, option, wanted)
     ]
+
+
+def _names(resource_type: int, option: Option, wanted: set[str] | None) -> list[str]:
+    """What the option is to be called: of a broker by Kafka's name for it, or as it was asked for."""
+    if resource_type != Resource.BROKER:
+        return [option.name] if wanted is None or option.name in wanted else []
+    kafkas = BROKER_NAMES.get(option.name, option.name)
+    return [kafkas] if wanted is None else sorted({kafkas, option.name} & wanted)
 
 
 def _entry(
-    face: KafkaFace,
-    option: Option,
-    value: object,
-    overrides: Mapping[str, str],
-    request: DescribeConfigsRequest,
-    resource_type: int,
+    owner: Owner, option: Option, name: str, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    own = Source.GROUP if resource_type == Resource.GROUP else Source.TOPIC
+    levels = owner.levels(option)
+    synonyms = levels if request.include_synonyms else []
     return DescribeConfigsResourceResult(
-        name=option.name,
-        value=option.text(value),
-        read_only=resource_type == Resource.BROKER,
-        config_source=source_of(face, option, overrides, own),
-        synonyms=_synonyms(face, option, overrides, own) if request.include_synonyms else [],
-        config_type=_TYPES[option.kind],
+        name=name,
+        value=option.text(option.parse(levels[0].text)),
+        read_only=option.name not in owner.changeable,
+        config_source=int(levels[0].source),
+        synonyms=[
+            DescribeConfigsSynonym(name=each.name, value=each.text, source=int(each.source))
+            for each in synonyms
+        ],
+        config_type=_TYPES.get(option.kind, _UNKNOWN_TYPE),
         documentation=option.why if request.include_documentation else None,
     )
-
-
-def _synonyms(
-    face: KafkaFace, option: Option, overrides: Mapping[str, str], own: Source
-) -> list[DescribeConfigsSynonym]:
-    """Every level that gives the option a value, the one that counts first."""
-    levels: list[tuple[str | None, Source]] = [
-        (overrides.get(option.name), own),
-        (_given(face, option), Source.BROKER_FILE),
-        (option.text(option.default), Source.DEFAULT),
-    ]
-    return [
-        DescribeConfigsSynonym(name=option.name, value=value, source=int(source))
-        for value, source in levels
-        if value is not None
-    ]
-
-
-def _check_broker(face: KafkaFace, resource_type: int, name: str) -> None:
-    if resource_type != Resource.BROKER:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"resource type {resource_type} has no options here; topics (2), brokers (4) and groups (32) do",
-        )
-    if name not in ("", str(face.node_id)):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"this is broker {face.node_id}, not {name[:20]!r}")
 
 
 # -- alter --------------------------------------------------------------------------------------
 
 
 async def alter_configs(face: KafkaFace, request: AlterConfigsRequest, asked: Asked) -> AlterConfigsResponse:
-    """Replaces all of a topic's or group's own options."""
+    """Replaces all of an owner's options."""
     return AlterConfigsResponse(
         responses=[
             await _alter_one(face, each, _replaced, request.validate_only) for each in request.resources
@@ -196,65 +145,50 @@ async def _alter_one(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
-        name = resource.resource_name
-        overrides = overrides_after(_owner(face, resource.resource_type, name), resource)
-        if resource.resource_type == Resource.GROUP:
-            face.broker.group_options.check(name, overrides)
+        # One at a time: what a change makes of the options before it must still be true when it is stored.
+        async with face.altering:
+            owner = find_owner(face, resource.resource_type, resource.resource_name)
+            overrides = overrides_after(owner, resource)
+            owner.check(overrides)
             if not validate_only:
-                await face.broker.reconfigure_group(name, overrides)
-        elif validate_only:
-            face.broker.topics.check_overrides(overrides)
-        else:
-            await face.broker.topics.reconfigure(name, overrides)
+                await owner.change(overrides)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message
     return answer
 
 
-class Owner(NamedTuple):
-    """What has options that can be changed: which, those it has set itself, and what counts in the end."""
-
-    options: tuple[Option, ...]
-    overrides: Mapping[str, str]
-    values: Mapping[str, Any]
-
-
-def _owner(face: KafkaFace, resource_type: int, name: str) -> Owner:
-    if resource_type == Resource.TOPIC:
-        topic = face.broker.topics.get(name)
-        values = {option.name: getattr(topic.config, option.attribute) for option in TOPIC}
-        return Owner(TOPIC, topic.record.overrides, values)
-    if resource_type == Resource.GROUP:
-        # A group need not exist yet: its options are often set before its first member comes.
-        options = face.broker.group_options
-        return Owner(GROUP, options.overrides(name), options.values(name))
-    _check_broker(face, resource_type, name)
-    raise ApiError(
-        ErrorCode.INVALID_REQUEST,
-        "a broker's options are set when it starts (file, BRAID_… variables, -o), not by clients",
-    )
+def _own_name(resource_type: int, name: str) -> str:
+    """Braid's name of an option; those of a broker may be given by Kafka's, too."""
+    return _OWN_NAMES.get(name, name) if resource_type == Resource.BROKER else name
 
 
 def _replaced(owner: Owner, resource: AlterConfigsResource) -> dict[str, str]:
-    return {each.name: each.value for each in resource.configs if each.value is not None}
+    if resource.resource_type == Resource.BROKER_LOGGER:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed one by one")
+    return {
+        _own_name(resource.resource_type, each.name): each.value
+        for each in resource.configs
+        if each.value is not None
+    }
 
 
 def _changed(owner: Owner, resource: IncrementalAlterConfigsResource) -> dict[str, str]:
     overrides = dict(owner.overrides)
     seen: set[str] = set()
     for change in resource.configs:
-        if change.name in seen:
+        name = _own_name(resource.resource_type, change.name)
+        if name in seen:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} stands in the request twice")
-        seen.add(change.name)
-        option = _option(change.name, owner)
+        seen.add(name)
+        option = _option(name, owner)
         if change.config_operation == Operation.DELETE:
-            overrides.pop(change.name, None)
+            overrides.pop(name, None)
         elif change.value is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} is set without a value")
         elif change.config_operation == Operation.SET:
-            overrides[change.name] = change.value
+            overrides[name] = change.value
         elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT) and option.kind is Kind.LIST:
-            overrides[change.name] = _edit_list(option, owner.values[option.name], change)
+            overrides[name] = _edit_list(option, owner, change)
         else:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG, f"{change.name} is not a list; only set and delete apply to it"
@@ -262,7 +196,9 @@ def _changed(owner: Owner, resource: IncrementalAlterConfigsResource) -> dict[st
     return overrides
 
 
-def _edit_list(option: Option, current: tuple[str, ...], change: IncrementalAlterableConfig) -> str:
+def _edit_list(option: Option, owner: Owner, change: IncrementalAlterableConfig) -> str:
+    levels = owner.levels(option)
+    current = option.parse(levels[0].text if levels else option.default)
     items = [item.strip() for item in (change.value or "").split(",") if item.strip()]
     if change.config_operation == Operation.APPEND:
         return option.text([*current, *(item for item in items if item not in current)])
@@ -274,3 +210,32 @@ def _option(name: str, owner: Owner) -> Option:
         return find(name, owner.options)
     except ConfigError as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+# -- list ---------------------------------------------------------------------------------------
+
+
+def list_config_resources(
+    face: KafkaFace, request: ListConfigResourcesRequest, asked: Asked
+) -> ListConfigResourcesResponse:
+    """What has options. Version 0 asks for resources of client metrics only, of which there are none."""
+    if asked.version < _TYPES_FROM:
+        return ListConfigResourcesResponse()
+    wanted = set(request.resource_types) or set(Resource)
+    if not wanted <= set(Resource):
+        return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+    node = [str(face.node_id)]
+    names: dict[Resource, Iterable[str]] = {
+        Resource.TOPIC: (topic.name for topic in face.broker.topics),
+        Resource.BROKER: node,
+        Resource.BROKER_LOGGER: node,
+        Resource.GROUP: face.broker.group_options,
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=int(kind))
+            for kind, found in names.items()
+            if kind in wanted
+            for name in found
+        ]
+    )

@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.group.assignors import NOTHING, Partitions
 from braidmq.group.consumer_group import ConsumerGroup
 from braidmq.group.consumer_member import ConsumerMember, Heartbeat, SteadyBeat
@@ -116,10 +117,14 @@ def consumer_group_describe(
     face: KafkaFace, request: ConsumerGroupDescribeRequest, asked: Asked
 ) -> ConsumerGroupDescribeResponse:
     """One result per group asked for; clients ask DescribeGroups about those that are not of this kind."""
-    return ConsumerGroupDescribeResponse(groups=[_describe(face, group_id) for group_id in request.group_ids])
+    return ConsumerGroupDescribeResponse(
+        groups=[_describe(face, group_id, request, asked) for group_id in request.group_ids]
+    )
 
 
-def _describe(face: KafkaFace, group_id: str) -> DescribedConsumerGroup:
+def _describe(
+    face: KafkaFace, group_id: str, request: ConsumerGroupDescribeRequest, asked: Asked
+) -> DescribedConsumerGroup:
     group = face.broker.coordinator.groups.find(group_id)
     if not isinstance(group, ConsumerGroup):
         return DescribedConsumerGroup(
@@ -134,6 +139,9 @@ def _describe(face: KafkaFace, group_id: str) -> DescribedConsumerGroup:
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor,
         members=[_member(face, group, member) for member in group.members.values()],
+        authorized_operations=authorized_operations(
+            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+        ),
     )
 
 

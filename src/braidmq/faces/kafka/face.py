@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -10,16 +11,20 @@ from braidmq.faces.kafka import (
     commits,
     configs,
     consumer_groups,
+    features,
     fetch,
     groups,
+    leaders,
     log_dirs,
     metadata,
     offsets,
     produce,
     producers,
+    quorum,
     share_acknowledge,
     share_fetch,
     share_groups,
+    streams_groups,
     topics,
     transactions,
     txn_offsets,
@@ -76,6 +81,12 @@ _HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
     Api.CREATE_PARTITIONS: topics.create_partitions,
     Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    Api.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    Api.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
+    Api.ELECT_LEADERS: leaders.elect_leaders,
+    Api.LIST_PARTITION_REASSIGNMENTS: leaders.list_partition_reassignments,
+    Api.DESCRIBE_QUORUM: quorum.describe_quorum,
+    Api.UPDATE_FEATURES: features.update_features,
     Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
     Api.DESCRIBE_PRODUCERS: producers.describe_producers,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
@@ -88,6 +99,8 @@ _HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: share_groups.describe_share_group_offsets,
     Api.ALTER_SHARE_GROUP_OFFSETS: share_groups.alter_share_group_offsets,
     Api.DELETE_SHARE_GROUP_OFFSETS: share_groups.delete_share_group_offsets,
+    Api.STREAMS_GROUP_HEARTBEAT: streams_groups.streams_group_heartbeat,
+    Api.STREAMS_GROUP_DESCRIBE: streams_groups.streams_group_describe,
 }
 
 
@@ -101,9 +114,12 @@ class KafkaFace:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.host, self.port = "", 0
+        self.listening = ("", 0)
+        self.altering = asyncio.Lock()
         self.node_id = broker.config.node_id
-        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
-        self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions)
+        partitions_max = broker.config.fetch_sessions_partitions_max
+        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, partitions_max)
+        self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions, partitions_max)
         self.waiting_fetches: set[Waiting] = set()
         self.draining = False
         self.verbs: dict[int, Verb] = {}
@@ -114,9 +130,10 @@ class KafkaFace:
         self.produce = produce.ProduceHandler(broker)
         self.fetch = fetch.FetchHandler(self)
 
-    def advertise(self, host: str, port: int) -> None:
-        """Sets the address that clients are sent to."""
+    def advertise(self, host: str, port: int, listening: tuple[str, int] | None = None) -> None:
+        """Sets the address that clients are sent to, and the one that is listened at if it is another."""
         self.host, self.port = host, port
+        self.listening = listening or (host, port)
 
     def on_closed(self, connection: object) -> None:
         """A client is gone: what it holds of share groups goes to others."""

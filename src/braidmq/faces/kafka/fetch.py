@@ -4,6 +4,11 @@ A request is first read against every partition it names. If that brings fewer t
 watches its partitions, and when one advances, only that one is read again, at the end of the loop's turn so
 that several advances count as one. A wait ends with enough bytes, with an error, when its time is over, or
 when the client is gone.
+
+What must come from the disk first is waited for in the same way: a partition whose log is being opened, or
+bytes of an earlier run that are being checked. As with any read of a disk, such a wait may take longer than
+the client's time: an answer without a partition's offsets would be a wrong one. Only an incremental answer
+may leave out a partition, and one that has records already does not wait for the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
 from braidmq.faces.kafka.fetch_sessions import NO_SESSION, Reading, Wanted
 from braidmq.log.files import FileSlice
 from braidmq.net.connection import Pending
@@ -27,6 +32,8 @@ _OK = int(ErrorCode.NONE)
 _NO_REPLICA = -1
 _READ_COMMITTED = 1
 _EMPTY = b""
+# A range keeps its file open until it is sent; an answer about ten thousand partitions must not open as many.
+_RANGES_MAX = 500
 
 Results = dict[Wanted, PartitionResult]
 
@@ -53,7 +60,9 @@ class FetchHandler:
         pass_ = FetchPass(self, request, version, correlation_id, reading)
         pass_.read(reading.wanted)
         wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
-        if pass_.satisfied or wait_ms <= 0 or self._face.draining or not reading.wanted:
+        if pass_.satisfied or (
+            not pass_.must_wait and (wait_ms <= 0 or self._face.draining or not reading.wanted)
+        ):
             return pass_.answer()
         return WaitingFetch(self._face, pass_, wait_ms / 1000).pending
 
@@ -85,8 +94,11 @@ class FetchPass:
 
     __slots__ = (
         "_budget",
+        "_closed",
+        "_cold",
         "_correlation_id",
         "_handler",
+        "_ranges",
         "_reading",
         "_request",
         "_results",
@@ -111,7 +123,12 @@ class FetchPass:
         self._results: Results = {}
         self._budget = min(request.max_bytes, handler.bytes_max)
         self._size = 0
+        self._ranges = 0
         self._urgent = False
+        self._closed: set[Wanted] = set()
+        """Those whose log is being opened: nothing can be said of them yet."""
+        self._cold: set[Wanted] = set()
+        """Those whose records are being brought from the disk."""
 
     @property
     def wanted(self) -> list[Wanted]:
@@ -120,7 +137,14 @@ class FetchPass:
     @property
     def satisfied(self) -> bool:
         """Whether the answer should not wait: enough bytes, or news that cannot wait."""
-        return self._urgent or self._size >= self._request.min_bytes
+        return (self._urgent or self._size >= self._request.min_bytes) and not self.must_wait
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the disk has to be waited for, however long the client wants to wait."""
+        if self._closed and not self._reading.incremental:
+            return True
+        return bool(self._closed or self._cold) and self._size == 0 and not self._urgent
 
     def find(self, wanted: Wanted) -> Partition:
         return self._handler.find(wanted)
@@ -134,8 +158,14 @@ class FetchPass:
             try:
                 partition = self._handler.find(wanted)
                 records = None
-                if self._budget > 0:
-                    records = partition.read(part.offset, min(part.max_bytes, self._budget), committed)
+                if (self._budget > 0 and self._ranges < _RANGES_MAX) or not partition.is_open:
+                    try:
+                        records = partition.read(part.offset, min(part.max_bytes, self._budget), committed)
+                    except NotReady:
+                        if not partition.is_open:
+                            self._closed.add(wanted)
+                            continue
+                        self._cold.add(wanted)
                     if records is not None and self._size > 0 and records.size > self._budget:
                         records.release()
                         records = None
@@ -149,6 +179,7 @@ class FetchPass:
             if records is not None:
                 self._size += records.size
                 self._budget -= records.size
+                self._ranges += 1
             aborted = _aborted(partition, wanted, records) if committed else None
             self._results[wanted] = PartitionResult(
                 part.index, _OK, high, stable, start, aborted, _NO_REPLICA,
@@ -157,10 +188,14 @@ class FetchPass:
 
     def _take_back(self, wanted: Wanted) -> None:
         """Forgets what an earlier reading of the partition found: there is more now."""
+        if self._closed or self._cold:
+            self._closed.discard(wanted)
+            self._cold.discard(wanted)
         before = self._results.get(wanted)
         if before is not None and isinstance(before.records, FileSlice):
             self._size -= before.records.size
             self._budget += before.records.size
+            self._ranges -= 1
             before.records.release()
 
     def answer(self) -> Parts:
@@ -168,8 +203,8 @@ class FetchPass:
         session, wanted, incremental = self._reading
         topics: dict[tuple[str | None, bytes | None], list[PartitionResult]] = {}
         for each in wanted:
-            result = self._results[each]
-            if incremental and not _is_news(each, result):
+            result = self._results.get(each)
+            if result is None or (incremental and not _is_news(each, result)):
                 continue
             each.sent_high, each.sent_start = result.high_watermark, result.log_start_offset
             topics.setdefault((each.name, each.topic_id), []).append(result)
@@ -195,7 +230,10 @@ class FetchPass:
 class WaitingFetch:
     """A fetch that found too little and waits for its partitions to advance."""
 
-    __slots__ = ("_advanced", "_face", "_loop", "_pass", "_scheduled", "_timer", "_watched", "pending")
+    __slots__ = (
+        "_advanced", "_face", "_late", "_loop", "_pass", "_scheduled", "_timer", "_twins", "_watched",
+        "pending",
+    )  # fmt: skip
 
     def __init__(self, face: KafkaFace, fetch_pass: FetchPass, wait_s: float) -> None:
         self.pending = Pending()
@@ -205,10 +243,17 @@ class WaitingFetch:
         self._loop = asyncio.get_running_loop()
         self._advanced: dict[Partition, None] = {}
         self._scheduled: asyncio.Handle | None = None
+        self._late = False
         self._watched: dict[Partition, Wanted] = {}
+        self._twins: list[tuple[Partition, Wanted]] = []
+        """Partitions that were named more than once."""
         for wanted in fetch_pass.wanted:
-            partition = fetch_pass.find(wanted)
-            self._watched[partition] = wanted
+            try:
+                partition = fetch_pass.find(wanted)
+            except ApiError:
+                continue
+            if self._watched.setdefault(partition, wanted) is not wanted:
+                self._twins.append((partition, wanted))
             partition.watch(self)
         self._timer = self._loop.call_later(wait_s, self.expire)
         face.waiting_fetches.add(self)
@@ -221,13 +266,16 @@ class WaitingFetch:
     def _read_again(self) -> None:
         self._scheduled = None
         advanced, self._advanced = self._advanced, {}
-        self._pass.read([self._watched[partition] for partition in advanced])
-        if self._pass.satisfied:
+        again = [self._watched[partition] for partition in advanced]
+        self._pass.read(again + [wanted for partition, wanted in self._twins if partition in advanced])
+        if self._pass.satisfied or (self._late and not self._pass.must_wait):
             self._finish()
 
     def expire(self) -> None:
-        """Answers with what there is."""
-        self._finish()
+        """Answers with what there is, as soon as that can be told."""
+        self._late = True
+        if not self._pass.must_wait:
+            self._finish()
 
     def _finish(self) -> None:
         self._unwatch()

@@ -2,8 +2,9 @@
 
 A session is created by a full fetch with epoch 0. Later requests carry the session's id and an epoch one
 higher each time; they list partitions to add, move or forget. An answer then has only the partitions with
-something new. When the broker holds as many sessions as it may, the idlest gives way, and its client is
-told to begin anew.
+something new. When the broker remembers as many sessions, or partitions in them, as it may, the idlest
+sessions give way, and their clients are told to begin anew. What would never fit is answered without a
+session: the client names everything in each request.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 NO_SESSION = 0
-PARTITIONS_PER_SESSION_MAX = 100_000
 
 Key = tuple[str | bytes, int]
 
@@ -56,8 +56,6 @@ class FetchSession:
             key = _key(wanted)
             known = self.partitions.get(key)
             if known is None:
-                if len(self.partitions) >= PARTITIONS_PER_SESSION_MAX:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "too many partitions in one fetch session")
                 self.partitions[key] = wanted
             else:
                 known.part = wanted.part
@@ -80,9 +78,12 @@ class Reading(NamedTuple):
 class FetchSessions:
     """All sessions, the idlest first."""
 
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(self, sessions_max: int, partitions_max: int) -> None:
         self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self.partitions = 0
+        """In all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -90,9 +91,10 @@ class FetchSessions:
     def begin(self, request: FetchRequest) -> Reading:
         """What this request reads; ApiError FETCH_SESSION_… when it does not fit its session."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._drop(request.session_id)
             wanted = wanted_of(request)
-            if request.session_epoch == FINAL_EPOCH or self._sessions_max == 0:
+            fits = self._sessions_max > 0 and len(wanted) <= self._partitions_max
+            if request.session_epoch == FINAL_EPOCH or not fits:
                 return Reading(None, wanted, incremental=False)
             return Reading(self._create(wanted), wanted, incremental=False)
         session = self._sessions.get(request.session_id)
@@ -107,17 +109,39 @@ class FetchSessions:
             )
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         self._sessions.move_to_end(session.id)
-        session.update(request)
+        if request.topics or request.forgotten:
+            self._update(session, request)
         return Reading(session, list(session.partitions.values()), incremental=True)
 
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+        before = len(session.partitions)
+        session.update(request)
+        self.partitions += len(session.partitions) - before
+        self._make_room(0, 0)
+        if session.id not in self._sessions:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for one fetch session")
+
+    def _make_room(self, sessions: int, partitions: int) -> None:
+        """Drops the idlest until so many more fit."""
+        while self._sessions and (
+            len(self._sessions) + sessions > self._sessions_max
+            or self.partitions + partitions > self._partitions_max
+        ):
+            self._drop(next(iter(self._sessions)))
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.partitions)
+
     def _create(self, wanted: list[Wanted]) -> FetchSession:
-        while len(self._sessions) >= self._sessions_max:
-            self._sessions.popitem(last=False)
+        self._make_room(1, len(wanted))
         session_id = random_below(EPOCH_MAX)
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = random_below(EPOCH_MAX)
         session = FetchSession(session_id)
-        session.partitions = {_key(each): each for each in wanted[:PARTITIONS_PER_SESSION_MAX]}
+        session.partitions = {_key(each): each for each in wanted}
+        self.partitions += len(session.partitions)
         self._sessions[session_id] = session
         return session
 

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.events import Join, Leaver, Protocol, Sync
-from braidmq.group.groups import Group
-from braidmq.group.share_group import ShareGroup
+from braidmq.group.kinds import Group
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
     Coordinator,
@@ -48,8 +48,6 @@ _MEMBERS_FROM = 3
 _ERROR_FOR_MISSING_FROM = 6
 _DEAD = "Dead"
 _CLASSIC = "classic"
-_CONSUMER = "consumer"
-_SHARE = "share"
 _SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 
 
@@ -208,27 +206,23 @@ def _listed(group: Group) -> ListedGroup:
             group_state=group.state.value,
             group_type=_CLASSIC,
         )
-    if isinstance(group, ShareGroup):
-        return ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type,
-            group_state=group.state.value,
-            group_type=_SHARE,
-        )
     return ListedGroup(
-        group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=_CONSUMER
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state.value,
+        group_type=group.group_type,
     )
 
 
 def describe_groups(face: KafkaFace, request: DescribeGroupsRequest, asked: Asked) -> DescribeGroupsResponse:
     """Classic groups; one that is not there is told to be dead, as Kafka tells it."""
-    return DescribeGroupsResponse(groups=[_describe(face, name, asked.version) for name in request.groups])
+    return DescribeGroupsResponse(groups=[_describe(face, name, request, asked) for name in request.groups])
 
 
-def _describe(face: KafkaFace, group_id: str, version: int) -> DescribedGroup:
+def _describe(face: KafkaFace, group_id: str, request: DescribeGroupsRequest, asked: Asked) -> DescribedGroup:
     group = face.broker.coordinator.groups.find_classic(group_id)
     if group is None:
-        missing = version >= _ERROR_FOR_MISSING_FROM
+        missing = asked.version >= _ERROR_FOR_MISSING_FROM
         return DescribedGroup(
             group_id=group_id,
             group_state=_DEAD,
@@ -252,6 +246,9 @@ def _describe(face: KafkaFace, group_id: str, version: int) -> DescribedGroup:
             )
             for each in described.members
         ],
+        authorized_operations=authorized_operations(
+            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+        ),
     )
 
 

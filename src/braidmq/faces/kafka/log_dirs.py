@@ -1,13 +1,16 @@
-"""DescribeLogDirs: how large each partition is on disk, and how full the disk."""
+"""DescribeLogDirs and AlterReplicaLogDirs: what the data directory holds, and how full its disk is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
-from braidmq.wire.errors import ApiError
+from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 
-def describe_log_dirs(
+async def describe_log_dirs(
     face: KafkaFace, request: DescribeLogDirsRequest, asked: Asked
 ) -> DescribeLogDirsResponse:
     broker = face.broker
@@ -31,6 +34,8 @@ def describe_log_dirs(
             for each in request.topics
             if (topic := broker.topics.find(each.topic)) is not None
         ]
+    every = [topic.partitions[index] for topic, indexes in wanted for index in indexes]
+    sizes = await broker.sizes_on_disk(every)
     usage = broker.disk.usage(broker.data)
     return DescribeLogDirsResponse(
         results=[
@@ -38,7 +43,13 @@ def describe_log_dirs(
                 log_dir=str(broker.data),
                 topics=[
                     DescribeLogDirsTopic(
-                        name=topic.name, partitions=[_describe(topic, index) for index in indexes]
+                        name=topic.name,
+                        partitions=[
+                            DescribeLogDirsPartition(
+                                partition_index=index, partition_size=sizes[topic.partitions[index]]
+                            )
+                            for index in indexes
+                        ],
                     )
                     for topic, indexes in wanted
                 ],
@@ -49,9 +60,32 @@ def describe_log_dirs(
     )
 
 
-def _describe(topic: Topic, index: int) -> DescribeLogDirsPartition:
+def alter_replica_log_dirs(
+    face: KafkaFace, request: AlterReplicaLogDirsRequest, asked: Asked
+) -> AlterReplicaLogDirsResponse:
+    """There is one data directory: what is asked to be there is there, and nothing can go elsewhere."""
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(
+                        partition_index=index, error_code=int(_move(face, each.path, topic.name, index))
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for each in request.dirs
+            for topic in each.topics
+        ]
+    )
+
+
+def _move(face: KafkaFace, path: str, topic: str, index: int) -> ErrorCode:
+    if path != str(face.broker.data):
+        return ErrorCode.LOG_DIR_NOT_FOUND
     try:
-        size_bytes = topic.partitions[index].log.size_bytes
-    except ApiError:
-        size_bytes = -1
-    return DescribeLogDirsPartition(partition_index=index, partition_size=size_bytes)
+        face.broker.partition(topic, index)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.NONE

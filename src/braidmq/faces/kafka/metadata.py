@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.partition import LEADER_EPOCH, Partition
 from braidmq.broker.topic import Topic, check_name
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
@@ -45,8 +46,15 @@ if TYPE_CHECKING:
 _BROKERS = 1
 _CONTROLLERS = 2
 _NULL_NAMES_FROM = 12
-FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
-"""What clients look at before they use server-assigned groups, share groups, and KIP-890's transactions."""
+FEATURES = {
+    "group.version": 1,
+    "metadata.version": 30,
+    "share.version": 1,
+    "streams.version": 1,
+    "transaction.version": 2,
+}
+"""What clients look at before they use server-assigned groups, share groups, streams groups, and KIP-890's
+transactions; of metadata the level is that of the Kafka release whose protocol is served, 4.3."""
 
 
 def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Asked) -> ApiVersionsResponse:
@@ -63,7 +71,7 @@ def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Ask
             for verb in sorted(face.verbs.values())
         ],
         supported_features=[
-            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            SupportedFeatureKey(name=name, min_version=level, max_version=level)
             for name, level in FEATURES.items()
         ],
         finalized_features_epoch=0,
@@ -79,7 +87,8 @@ def metadata(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Brokers and topics; a topic asked for by name may be created on the way."""
     if request.topics is None or (asked.version == 0 and not request.topics):
-        return _metadata_response(face, [_describe(face, topic) for topic in face.broker.topics])
+        every = [_describe(face, topic, request, asked) for topic in face.broker.topics]
+        return _metadata_response(face, every, request, asked)
     if asked.version < _NULL_NAMES_FROM:
         # Such a version cannot carry a null name back; an empty one is refused like any unusable name.
         for wanted in request.topics:
@@ -91,12 +100,13 @@ def metadata(
     ]
     may_create = request.allow_auto_topic_creation and face.broker.config.auto_create_topics_enable
     if missing and may_create:
-        return _metadata_creating(face, request.topics, missing)
-    return _metadata_response(face, [_look_up(face, wanted) for wanted in request.topics])
+        return _metadata_creating(face, request, missing, asked)
+    found = [_look_up(face, wanted, request, asked) for wanted in request.topics]
+    return _metadata_response(face, found, request, asked)
 
 
 async def _metadata_creating(
-    face: KafkaFace, wanted: list[MetadataRequestTopic], missing: list[str]
+    face: KafkaFace, request: MetadataRequest, missing: list[str], asked: Asked
 ) -> MetadataResponse:
     refused: dict[str, ApiError] = {}
     for name in missing:
@@ -105,19 +115,22 @@ async def _metadata_creating(
         except ApiError as error:
             refused[name] = error
     topics = [
-        _failed(each, refused[each.name]) if each.name in refused else _look_up(face, each) for each in wanted
+        _failed(each, refused[each.name]) if each.name in refused else _look_up(face, each, request, asked)
+        for each in request.topics or ()
     ]
-    return _metadata_response(face, topics)
+    return _metadata_response(face, topics, request, asked)
 
 
-def _look_up(face: KafkaFace, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+def _look_up(
+    face: KafkaFace, wanted: MetadataRequestTopic, request: MetadataRequest, asked: Asked
+) -> MetadataResponseTopic:
     if wanted.name is None:
         topic = face.broker.topics.find_by_id(wanted.topic_id)
         error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
     else:
         topic = face.broker.topics.find(wanted.name)
         error = _unknown(wanted.name)
-    return _failed(wanted, error) if topic is None else _describe(face, topic)
+    return _failed(wanted, error) if topic is None else _describe(face, topic, request, asked)
 
 
 def _unknown(name: str) -> ApiError:
@@ -136,7 +149,7 @@ def _failed(wanted: MetadataRequestTopic, error: ApiError) -> MetadataResponseTo
     )
 
 
-def _describe(face: KafkaFace, topic: Topic) -> MetadataResponseTopic:
+def _describe(face: KafkaFace, topic: Topic, request: MetadataRequest, asked: Asked) -> MetadataResponseTopic:
     nodes = [face.node_id]
     return MetadataResponseTopic(
         name=topic.name,
@@ -152,15 +165,26 @@ def _describe(face: KafkaFace, topic: Topic) -> MetadataResponseTopic:
             )
             for partition in topic.partitions
         ],
+        topic_authorized_operations=authorized_operations(
+            Securable.TOPIC, topic.name, asked, wanted=request.include_topic_authorized_operations
+        ),
     )
 
 
-def _metadata_response(face: KafkaFace, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _metadata_response(
+    face: KafkaFace, topics: list[MetadataResponseTopic], request: MetadataRequest, asked: Asked
+) -> MetadataResponse:
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=face.node_id, host=face.host, port=face.port)],
         cluster_id=face.broker.cluster_id,
         controller_id=face.node_id,
         topics=topics,
+        cluster_authorized_operations=authorized_operations(
+            Securable.CLUSTER,
+            face.broker.cluster_id,
+            asked,
+            wanted=request.include_cluster_authorized_operations,
+        ),
     )
 
 
@@ -180,6 +204,12 @@ def describe_cluster(
         cluster_id=face.broker.cluster_id,
         controller_id=face.node_id,
         brokers=[DescribeClusterBroker(broker_id=face.node_id, host=face.host, port=face.port)],
+        cluster_authorized_operations=authorized_operations(
+            Securable.CLUSTER,
+            face.broker.cluster_id,
+            asked,
+            wanted=request.include_cluster_authorized_operations,
+        ),
     )
 
 
@@ -209,7 +239,7 @@ def describe_topic_partitions(
         start = from_index if name == first else 0
         page = topic.partitions[start : start + left]
         left -= len(page)
-        answers.append(_describe_page(face, topic, page))
+        answers.append(_describe_page(face, topic, page, asked))
         if start + len(page) < len(topic.partitions):
             rest = Cursor(topic_name=name, partition_index=start + len(page))
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=rest)
@@ -217,7 +247,7 @@ def describe_topic_partitions(
 
 
 def _describe_page(
-    face: KafkaFace, topic: Topic, page: list[Partition]
+    face: KafkaFace, topic: Topic, page: list[Partition], asked: Asked
 ) -> DescribeTopicPartitionsResponseTopic:
     nodes = [face.node_id]
     return DescribeTopicPartitionsResponseTopic(
@@ -237,4 +267,6 @@ def _describe_page(
             )
             for partition in page
         ],
+        # The request has no flag for it: Kafka always answers it here.
+        topic_authorized_operations=authorized_operations(Securable.TOPIC, topic.name, asked, wanted=True),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH, Partition
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch import check_epoch
@@ -42,6 +43,11 @@ _READ_COMMITTED = 1
 
 async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, asked: Asked) -> ListOffsetsResponse:
     """Offsets by time or by name, per partition."""
+    await opened(
+        face.broker.known_partitions(
+            (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+        )
+    )
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
@@ -111,10 +117,15 @@ async def _settled(partition: Partition) -> None:
         await settled
 
 
-def offset_for_leader_epoch(
+async def offset_for_leader_epoch(
     face: KafkaFace, request: OffsetForLeaderEpochRequest, asked: Asked
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch's records end, for clients that check whether the log was truncated under them."""
+    await opened(
+        face.broker.known_partitions(
+            (topic.topic, part.partition) for topic in request.topics for part in topic.partitions
+        )
+    )
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
@@ -142,6 +153,11 @@ async def delete_records(
     face: KafkaFace, request: DeleteRecordsRequest, asked: Asked
 ) -> DeleteRecordsResponse:
     """Moves the start of partitions; on disk before it is answered."""
+    await opened(
+        face.broker.known_partitions(
+            (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+        )
+    )
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(

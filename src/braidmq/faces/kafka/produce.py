@@ -1,16 +1,21 @@
 """Produce: each partition's batch checked and appended, and the answer given when acks is met.
 
 Appending is synchronous; the received bytes are on their way to the disk when `handle` returns. acks=0 gets
-no answer. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
-put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well.
+no answer; if something is refused, the connection is closed, as in Kafka: the client could not learn of it
+otherwise. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
+put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well. A
+batch whose partition is being opened, or that takes long to recompress, waits in the partition's line. How
+many bytes wait for either is limited.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from braidmq.broker.admission import Admission, Producer
+from braidmq.broker.append_line import Turn
+from braidmq.broker.batch_form import Prepared
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
@@ -23,7 +28,7 @@ from braidmq.txn.versions import told
 from braidmq.wire import produce as wire
 from braidmq.wire.api import Api
 from braidmq.wire.compress import Codec
-from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.errors import ApiError, ErrorCode, RecordsRefused
 from braidmq.wire.produce import PartitionResult, ProduceRequest
 from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, parse_header
 
@@ -46,6 +51,15 @@ _RETRIED = (
 )
 
 
+Answer = list[tuple[str | None, bytes | None, list[PartitionResult]]]
+
+
+class Closable(Protocol):
+    """The connection a request came on."""
+
+    def close(self, reason: str) -> None: ...
+
+
 class _Wait(NamedTuple):
     """A partition that must become durable before the answer, and where its result stands."""
 
@@ -65,6 +79,15 @@ class _Question(NamedTuple):
     at: int
 
 
+class _Held(NamedTuple):
+    """A batch that waits in its partition's line, and where its result goes."""
+
+    partition: Partition
+    batch: bytearray
+    results: list[PartitionResult]
+    at: int
+
+
 class _Asked(NamedTuple):
     """What holds for every partition of a request."""
 
@@ -74,6 +97,7 @@ class _Asked(NamedTuple):
     transactional_id: str | None
     waits: list[_Wait]
     questions: list[_Question]
+    held: list[_Held]
 
 
 class ProduceHandler:
@@ -83,11 +107,15 @@ class ProduceHandler:
         self._broker = broker
         self._topics = broker.topics
         self._wall_ms = broker.clock.wall_ms
+        self.waiting_bytes = 0
+        """Of batches that the coordinator is being asked about, or that wait in the line of a partition."""
 
-    def handle(self, request: ProduceRequest, version: int, correlation_id: int) -> Parts | Pending | None:
+    def handle(
+        self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
+    ) -> Parts | Pending | None:
         refusal = self._refusal(request)
-        asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [])
-        answer: list[tuple[str | None, bytes | None, list[PartitionResult]]] = []
+        asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
+        answer: Answer = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
             results: list[PartitionResult] = []
@@ -99,10 +127,18 @@ class ProduceHandler:
                 else:
                     assert topic is not None
                     results.append(self._append(topic, index, records, asked, results))
-        if not asked.waits and not asked.questions:
-            return None if request.acks == 0 else [wire.encode_response(version, correlation_id, answer)]
-        waiting = _WaitingProduce(self._broker.admission, asked, answer, correlation_id)
-        return None if request.acks == 0 else waiting.pending
+        unanswered = connection if request.acks == 0 else None
+        if asked.waits or asked.questions or asked.held:
+            waiting = _WaitingProduce(self, asked, answer, correlation_id, unanswered)
+            return None if unanswered else waiting.pending
+        if unanswered:
+            _close_if_refused(unanswered, answer)
+            return None
+        return [wire.encode_response(version, correlation_id, answer)]
+
+    @property
+    def admission(self) -> Admission:
+        return self._broker.admission
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
@@ -143,8 +179,13 @@ class ProduceHandler:
         try:
             partition = _partition(topic, index)
             batch = _batch(partition, records, asked.version)
+            if not partition.ready and partition.append_waits(batch):
+                self._hold(len(batch))
+                asked.held.append(_Held(partition, bytearray(batch), results, len(results)))
+                return _UNDECIDED
             producer = None if asked.transactional_id is None else _producer(batch, asked)
             if producer is not None and not self._broker.admission.is_admitted(partition, producer):
+                self._hold(len(batch))
                 # Copied, as the buffer in which it came belongs to the connection.
                 asked.questions.append(
                     _Question(partition, producer, bytearray(batch), results, len(results))
@@ -157,6 +198,22 @@ class ProduceHandler:
         if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
             asked.waits.append(_Wait(partition, end, results, len(results)))
         return _accepted(partition, appended)
+
+    def _hold(self, size: int) -> None:
+        """Counts a batch that waits. ApiError if there is no room; a single one always finds some."""
+        most = self._broker.config.produce_waiting_bytes_max
+        if self.waiting_bytes and self.waiting_bytes + size > most:
+            raise ApiError(
+                _RETRIED_AS, f"produce.waiting.bytes.max={most}, and so many bytes wait to be appended"
+            )
+        self.waiting_bytes += size
+
+
+def _close_if_refused(connection: Closable, answer: Answer) -> None:
+    """Tells a producer that waits for no answer that records of its were refused."""
+    refused = [result for _, _, results in answer for result in results if result.code != _OK]
+    if refused:
+        connection.close(f"a batch with acks=0 was refused: {refused[0].message}")
 
 
 def _producer(batch: memoryview, asked: _Asked) -> Producer | None:
@@ -194,31 +251,60 @@ def _batch(partition: Partition, records: bytes | memoryview | None, version: in
 class _WaitingProduce:
     """A request some of whose batches wait: to be let into a transaction, or to be on disk."""
 
-    __slots__ = ("_answer", "_asked", "_correlation_id", "_left", "pending")
+    __slots__ = ("_answer", "_asked", "_correlation_id", "_handler", "_left", "_unanswered", "pending")
 
     def __init__(
         self,
-        admission: Admission,
+        handler: ProduceHandler,
         asked: _Asked,
-        answer: list[tuple[str | None, bytes | None, list[PartitionResult]]],
+        answer: Answer,
         correlation_id: int,
+        unanswered: Closable | None,
     ) -> None:
         self.pending = Pending()
+        self._handler = handler
+        self._unanswered = unanswered
         self._asked = asked
         self._answer = answer
         self._correlation_id = correlation_id
-        self._left = len(asked.waits) + len(asked.questions)
+        self._left = len(asked.waits) + len(asked.questions) + len(asked.held)
         for wait in asked.waits:
             wait.partition.when_durable(wait.offset, self._settler(wait))
         for question in asked.questions:
-            self._ask(admission, question)
+            self._ask(question)
+        for held in asked.held:
+            held.partition.in_line(held.batch, asked.now_ms, self._turn(held))
 
-    def _ask(self, admission: Admission, question: _Question) -> None:
+    def _turn(self, held: _Held) -> Turn:
+        partition, batch, results, at = held
+
+        def turn(outcome: Prepared | ApiError | None) -> None:
+            try:
+                if isinstance(outcome, ApiError):
+                    raise outcome
+                asked = self._asked
+                producer = None if asked.transactional_id is None else _producer(memoryview(batch), asked)
+                admitted = producer is None or self._handler.admission.is_admitted(partition, producer)
+            except ApiError as error:
+                self._handler.waiting_bytes -= len(batch)
+                results[at] = _refused(partition.index, error)
+                self._done()
+                return
+            if producer is not None and not admitted:
+                self._ask(_Question(partition, producer, batch, results, at), outcome)
+            else:
+                self._handler.waiting_bytes -= len(batch)
+                self._append(held, None, outcome)
+
+        return turn
+
+    def _ask(self, question: _Question, prepared: Prepared | None = None) -> None:
         partition, producer, batch, results, at = question
 
         def decided(code: ErrorCode, guard: Guard | None) -> None:
+            self._handler.waiting_bytes -= len(batch)
             if code is ErrorCode.NONE:
-                self._append(question, guard)
+                self._append(_Held(partition, batch, results, at), guard, prepared)
                 return
             code = _RETRIED_AS if code in _RETRIED else told(code, Api.PRODUCE, self._asked.version)
             why = f"{partition}: the batch is not part of a transaction of {producer.transactional_id!r}"
@@ -228,15 +314,16 @@ class _WaitingProduce:
         try:
             # Before anybody is asked: a batch that is broken must not become part of a transaction.
             header = check_produced(batch, partition.config.max_message_bytes)
-            admission.admit(partition, producer, header, decided)
+            self._handler.admission.admit(partition, producer, header, decided)
         except ApiError as error:
+            self._handler.waiting_bytes -= len(batch)
             results[at] = _refused(partition.index, error)
             self._done()
 
-    def _append(self, question: _Question, guard: Guard | None) -> None:
-        partition, _, batch, results, at = question
+    def _append(self, held: _Held, guard: Guard | None, prepared: Prepared | None) -> None:
+        partition, batch, results, at = held
         try:
-            appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard)
+            appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard, prepared)
         except ApiError as error:
             results[at] = _refused(partition.index, error)
             self._done()
@@ -267,7 +354,11 @@ class _WaitingProduce:
 
     def _done(self) -> None:
         self._left -= 1
-        if self._left == 0:
+        if self._left:
+            return
+        if self._unanswered is not None:
+            _close_if_refused(self._unanswered, self._answer)
+        else:
             version = self._asked.version
             self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
 
@@ -284,7 +375,8 @@ def _accepted(partition: Partition, appended: Appended) -> PartitionResult:
 
 
 def _refused(index: int, error: ApiError) -> PartitionResult:
-    return PartitionResult(index, int(error.code), -1, -1, -1, error.message)
+    blamed = error.records if isinstance(error, RecordsRefused) else ()
+    return PartitionResult(index, int(error.code), -1, -1, -1, error.message, blamed)
 
 
 _UNDECIDED = _refused(-1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator has not answered"))

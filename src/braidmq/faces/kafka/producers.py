@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.opening import opened
 from braidmq.faces.kafka.asked import Asked
 from braidmq.log.producer_state import ProducerEntry
 from braidmq.log.transactions import PartitionTransactions
 from braidmq.txn.events import Init
-from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.errors import ApiError
 from braidmq.wire.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -46,11 +47,6 @@ async def init_producer_id(
 async def _init_transactional(
     face: KafkaFace, request: InitProducerIdRequest, transactional_id: str, version: int
 ) -> InitProducerIdResponse:
-    if request.enable_2pc:
-        # What Kafka says where two-phase commit (KIP-939) is not allowed.
-        return InitProducerIdResponse(error_code=int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    if request.keep_prepared_txn:
-        return InitProducerIdResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
     try:
         answer = await face.broker.transactions.init(
             Init(
@@ -68,10 +64,15 @@ async def _init_transactional(
     )
 
 
-def describe_producers(
+async def describe_producers(
     face: KafkaFace, request: DescribeProducersRequest, asked: Asked
 ) -> DescribeProducersResponse:
     """The producers a partition remembers, and where their open transactions begin."""
+    await opened(
+        face.broker.known_partitions(
+            (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+        )
+    )
     return DescribeProducersResponse(
         topics=[
             TopicResponse(

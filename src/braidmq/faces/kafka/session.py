@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.handling import Handling
@@ -29,22 +29,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("braid.kafka")
 
 _SIZE = Struct(">i")
+_API_KEY = Struct(">h")
+_API_KEY_END = 6
 _PRODUCE = int(Api.PRODUCE)
 _FETCH = int(Api.FETCH)
 _API_VERSIONS = int(Api.API_VERSIONS)
 FRAME_BYTES_MIN = 8
 
 
+class Encodable(Protocol):
+    """An answer that is not made by the message tables."""
+
+    def encode(self, correlation_id: int) -> Parts: ...
+
+
 class KafkaSession:
     """The protocol's side of one connection."""
 
-    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_verbs")
+    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs")
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
         self._verbs = face.verbs
         self._connection = connection
         self._frame_bytes_max = face.broker.config.net_frame_bytes_max
+        self._request_bytes_max = face.broker.config.net_request_bytes_max
 
     def frame_bytes(self, view: memoryview, at: int, filled: int) -> int:
         if filled - at < 4:
@@ -52,6 +61,13 @@ class KafkaSession:
         size: int = _SIZE.unpack_from(view, at)[0]
         if size < FRAME_BYTES_MIN or size > self._frame_bytes_max:
             raise ProtocolError(self._bad_size(size))
+        if size > self._request_bytes_max and filled - at >= _API_KEY_END:
+            api_key: int = _API_KEY.unpack_from(view, at + 4)[0]
+            if api_key != _PRODUCE:
+                raise ProtocolError(
+                    f"a request of {size} bytes with api key {api_key}; net.request.bytes.max is"
+                    f" {self._request_bytes_max}"
+                )
         return size + 4
 
     def _bad_size(self, size: int) -> str:
@@ -72,7 +88,7 @@ class KafkaSession:
             return self._refuse_version(api_key, version, correlation_id)
         if api_key == _PRODUCE:
             request = produce_wire.decode(body, header.body_at, version)
-            return self._face.produce.handle(request, version, correlation_id)
+            return self._face.produce.handle(request, version, correlation_id, self._connection)
         if api_key == _FETCH:
             wanted = fetch_wire.decode(body, header.body_at, version)
             return self._face.fetch.handle(wanted, version, correlation_id)
@@ -89,8 +105,11 @@ class KafkaSession:
             return [_encode(verb.api, version, correlation_id, result)]
         pending = Pending()
 
-        def answered(answer: Message) -> None:
-            pending.complete([_encode(verb.api, version, correlation_id, answer)])
+        def answered(answer: Message | Encodable) -> None:
+            if isinstance(answer, Message):
+                pending.complete([_encode(verb.api, version, correlation_id, answer)])
+            else:
+                pending.complete(answer.encode(correlation_id))
 
         def failed(error: Exception) -> None:
             log.error("%s failed", verb.api.name, exc_info=error)

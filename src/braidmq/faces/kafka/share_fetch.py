@@ -3,20 +3,25 @@
 Acknowledgements of earlier records ride along and are taken first, so the room they make is used at once;
 the answer leaves when they are on disk. If there is nothing to hand out, the request waits: for the log to
 advance, for records to come back from others, for its time to be over, or for its client to be gone. It ends
-with the first record, as a consumer that waits for more would hold back what others could work on.
+with the first record, as a consumer that waits for more would hold back what others could work on. Records
+leave as ranges of files: an answer to a client that does not read costs no memory for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from braidmq.broker.partition import LEADER_EPOCH, Partition
-from braidmq.broker.share_partition import Delivered, SharePartition
+from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
+from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import Place
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
+from braidmq.log.files import FileSlice
+from braidmq.net.outbox import Parts
+from braidmq.wire import share_fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.share_fetch import (
     AcquiredRecords,
@@ -33,21 +38,37 @@ if TYPE_CHECKING:
 _EXACT = 1
 
 
-async def share_fetch(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> ShareFetchResponse:
+class ShareFetchAnswer(NamedTuple):
+    """An answer whose records are ranges of files."""
+
+    response: ShareFetchResponse
+    records: Mapping[Key, Sequence[FileSlice]]
+
+    def encode(self, correlation_id: int) -> Parts:
+        return cast(Parts, wire.encode_response(correlation_id, self.response, self.records))
+
+
+async def share_fetch(
+    face: KafkaFace, request: ShareFetchRequest, asked: Asked
+) -> ShareFetchResponse | ShareFetchAnswer:
     try:
         session = _session(face, request, asked)
     except ApiError as error:
         return ShareFetchResponse(error_code=int(error.code), error_message=error.message)
     answer = ShareAnswer(face, request, session)
-    judged = judge(face, session, request.topics, request.is_renew_ack)
-    if request.share_session_epoch == FINAL_EPOCH:
-        end_session(face, session)
-    elif not request.is_renew_ack and request.max_records > 0:
-        await _fill(face, request, session, answer)
-    await confirm(face, judged)
-    for key, refusal in judged.refused.items():
-        answer.acknowledged(key, refusal)
-    return answer.response()
+    try:
+        judged = judge(face, session, request.topics, request.is_renew_ack)
+        if request.share_session_epoch == FINAL_EPOCH:
+            end_session(face, session)
+        elif not request.is_renew_ack and request.max_records > 0:
+            await _fill(face, request, session, answer)
+        await confirm(face, judged)
+        for key, refusal in judged.refused.items():
+            answer.acknowledged(key, refusal)
+        return ShareFetchAnswer(answer.response(), answer.records)
+    except BaseException:
+        answer.release()
+        raise
 
 
 def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> ShareSession:
@@ -61,7 +82,7 @@ def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> Share
         session = face.share_sessions.begin(group_id, member_id, asked.connection)
     else:
         session = face.share_sessions.go_on(group_id, member_id, epoch, asked.connection)
-    session.update(named, forgotten)
+    face.share_sessions.update(session, named, forgotten)
     return session
 
 
@@ -77,11 +98,12 @@ async def _fill(
         return
     found = answer.acquire()
     wait_ms = min(request.max_wait_ms, face.broker.config.fetch_wait_max_ms)
-    if found or wait_ms <= 0 or face.draining or session.ended:
+    if found or session.ended or (not answer.is_cold and (wait_ms <= 0 or face.draining)):
         return
     waiting = WaitingShareFetch(face, session, wait_ms / 1000)
     try:
-        while not found and await waiting.news():
+        # As with any read of a disk, what is being read is waited for, however short the client's time.
+        while not found and (await waiting.news() or answer.is_cold):
             found = answer.acquire()
     finally:
         waiting.stop()
@@ -98,15 +120,22 @@ class ShareAnswer:
         self._records_left = request.max_records
         self._bytes_left = min(request.max_bytes, face.broker.config.fetch_bytes_max)
         self._partitions: dict[Key, ShareFetchPartitionData] = {}
+        self.records: dict[Key, list[FileSlice]] = {}
         self._has_news = False
+        self.is_cold = False
+        """Whether the last try met records that are being brought from the disk."""
 
     def acquire(self) -> bool:
         """Hands out what is there, partition by partition, as far as asked for; whether to answer now."""
+        self.is_cold = False
         for key in list(self._session.partitions):
             if self._records_left <= 0 or self._bytes_left <= 0 or self._session.ended:
                 break
             try:
                 delivered = self._deliver(key)
+            except NotReady:
+                self.is_cold = True
+                continue
             except ApiError as error:
                 self.failed(key, error)
                 continue
@@ -115,25 +144,27 @@ class ShareAnswer:
         return self._has_news
 
     def _deliver(self, key: Key) -> Delivered:
+        limits = AnswerLimits(self._records_left, self._bytes_left, self._exact, first=not self.records)
         return self._face.broker.sharing.acquire(
-            _find(self._face, self._session, key),
-            self._session.member_id,
-            self._records_left,
-            self._bytes_left,
-            self._exact,
+            _find(self._face, self._session, key), self._session.member_id, limits
         )
 
     def _take(self, key: Key, delivered: Delivered) -> None:
         self._has_news = True
-        self._bytes_left -= len(delivered.records)
+        self._bytes_left -= sum(one.size for one in delivered.records)
+        self.records[key] = delivered.records
         self._records_left -= sum(last - first + 1 for first, last, _ in delivered.acquired)
         self._session.move_to_end(key)
-        part = self._of(key)
-        part.records = delivered.records
-        part.acquired_records = [
+        self._of(key).acquired_records = [
             AcquiredRecords(first_offset=first, last_offset=last, delivery_count=deliveries)
             for first, last, deliveries in delivered.acquired
         ]
+
+    def release(self) -> None:
+        """Lets go of file ranges that will not be sent."""
+        for records in self.records.values():
+            for one in records:
+                one.release()
 
     def failed(self, key: Key, error: ApiError) -> None:
         self._has_news = True

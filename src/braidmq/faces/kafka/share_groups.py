@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_records import Place
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.faces.kafka.consumer_groups import described_assignment, heartbeat_assignment
 from braidmq.group.assignors import NOTHING
 from braidmq.group.consumer_member import Heartbeat
@@ -74,10 +76,14 @@ def share_group_heartbeat(
 def share_group_describe(
     face: KafkaFace, request: ShareGroupDescribeRequest, asked: Asked
 ) -> ShareGroupDescribeResponse:
-    return ShareGroupDescribeResponse(groups=[_describe(face, group_id) for group_id in request.group_ids])
+    return ShareGroupDescribeResponse(
+        groups=[_describe(face, group_id, request, asked) for group_id in request.group_ids]
+    )
 
 
-def _describe(face: KafkaFace, group_id: str) -> DescribedShareGroup:
+def _describe(
+    face: KafkaFace, group_id: str, request: ShareGroupDescribeRequest, asked: Asked
+) -> DescribedShareGroup:
     try:
         group = _group(face, group_id)
     except ApiError as error:
@@ -91,6 +97,9 @@ def _describe(face: KafkaFace, group_id: str) -> DescribedShareGroup:
         assignment_epoch=group.target_epoch,
         assignor_name=_ASSIGNOR,
         members=[_member(face, group, member) for member in group.members.values()],
+        authorized_operations=authorized_operations(
+            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+        ),
     )
 
 
@@ -119,12 +128,22 @@ def _idle_group(face: KafkaFace, group_id: str) -> None:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
 
 
+def _check_movable(face: KafkaFace, group_id: str) -> None:
+    """Raises ApiError unless this is a share group without members, or nothing at all yet."""
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group has an id")
+    if face.broker.coordinator.groups.find(group_id) is not None:
+        _idle_group(face, group_id)
+
+
 # -- where a group is ---------------------------------------------------------------------------
 
 
-def describe_share_group_offsets(
+async def describe_share_group_offsets(
     face: KafkaFace, request: DescribeShareGroupOffsetsRequest, asked: Asked
 ) -> DescribeShareGroupOffsetsResponse:
+    for group in request.groups:
+        await opened(part.partition for part in face.broker.sharing.of_group(group.group_id))
     return DescribeShareGroupOffsetsResponse(groups=[_offsets(face, each) for each in request.groups])
 
 
@@ -195,9 +214,9 @@ def _offset(
 async def alter_share_group_offsets(
     face: KafkaFace, request: AlterShareGroupOffsetsRequest, asked: Asked
 ) -> AlterShareGroupOffsetsResponse:
-    """Lets a group without members go on elsewhere."""
+    """Sets where a group without members begins; a group that does not exist yet is created."""
     try:
-        _idle_group(face, request.group_id)
+        _check_movable(face, request.group_id)
     except ApiError as error:
         return AlterShareGroupOffsetsResponse(error_code=int(error.code), error_message=error.message)
     responses = []
@@ -220,9 +239,19 @@ async def _alter(
     try:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+        if not 0 <= wanted.partition_index < len(topic.partitions):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {wanted.partition_index}"
+            )
         if wanted.start_offset < 0:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{wanted.start_offset} is no offset")
+        # Again for each partition: somebody may have joined while the one before was written.
+        _check_movable(face, group_id)
+        if face.broker.coordinator.groups.find(group_id) is None:
+            face.broker.coordinator.groups.make_share(group_id)
         await face.broker.sharing.move(Place(group_id, topic.id, wanted.partition_index), wanted.start_offset)
+        # A group without a place is forgotten now and then, and this one had none until now.
+        face.broker.coordinator.groups.add_share(group_id)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message
     return answer

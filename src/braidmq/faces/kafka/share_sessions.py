@@ -60,8 +60,10 @@ class ShareSession:
 class ShareSessions:
     """All sessions, by group and member."""
 
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(self, sessions_max: int, partitions_max: int) -> None:
         self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        self._partitions = 0
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._of_connection: dict[object, set[ShareSession]] = {}
 
@@ -102,7 +104,23 @@ class ShareSessions:
             self._of_connection.setdefault(connection, set()).add(session)
         return session
 
+    def update(self, session: ShareSession, add: list[Key], forget: list[Key]) -> None:
+        """Takes over what a request adds and forgets; ApiError if all sessions would hold too much."""
+        before = len(session.partitions)
+        room = self._partitions_max - self._partitions
+        if len(add) > room and sum(key not in session.partitions for key in add) > room:
+            raise ApiError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                f"fetch.sessions.partitions.max={self._partitions_max}, and so many are being read",
+            )
+        try:
+            session.update(add, forget)
+        finally:
+            self._partitions += len(session.partitions) - before
+
     def end(self, session: ShareSession) -> None:
+        if not session.ended:
+            self._partitions -= len(session.partitions)
         session.ended = True
         if self._sessions.get((session.group_id, session.member_id)) is session:
             del self._sessions[session.group_id, session.member_id]

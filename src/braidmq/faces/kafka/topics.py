@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.config import TOPIC
 from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.configs import source_of
+from braidmq.faces.kafka.option_owners import topic_levels
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.topics import (
     CreatableTopic,
@@ -69,7 +69,7 @@ async def _create_one(face: KafkaFace, wanted: CreatableTopic, validate_only: bo
             CreatableTopicConfigs(
                 name=option.name,
                 value=option.text(getattr(config, option.attribute)),
-                config_source=source_of(face, option, overrides),
+                config_source=int(topic_levels(face, option, overrides)[0].source),
             )
             for option in TOPIC
         ],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
 from braidmq.broker.transactions import OFFSETS_PLACE
 from braidmq.faces.kafka.asked import Asked
 from braidmq.txn import views
-from braidmq.txn.events import AddPartitions, End, Marker, Place
+from braidmq.txn.events import AddPartitions, End, Place
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -30,7 +29,6 @@ from braidmq.wire.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionTopicData,
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -145,46 +143,34 @@ async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndT
     )
 
 
-async def write_txn_markers(
+def write_txn_markers(
     face: KafkaFace, request: WriteTxnMarkersRequest, asked: Asked
 ) -> WriteTxnMarkersResponse:
-    """Ends transactions in single partitions, as an operator does with one that hangs."""
-    return WriteTxnMarkersResponse(markers=[await _write_marker(face, wanted) for wanted in request.markers])
+    """Refused: with a marker anybody could end any producer's transaction, and fence it.
 
-
-async def _write_marker(face: KafkaFace, wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
-    marker = Marker(
-        wanted.producer_id,
-        wanted.producer_epoch,
-        wanted.transaction_result,
-        wanted.coordinator_epoch,
-        wanted.transaction_version,
-    )
-    return WritableTxnMarkerResult(
-        producer_id=wanted.producer_id,
-        topics=[
-            WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=[
-                    WritableTxnMarkerPartitionResult(
-                        partition_index=index,
-                        error_code=int(await _marked(face, (topic.name, index), marker)),
+    Kafka asks for a permission on the cluster, and clients have none here. The broker writes its own markers
+    without this request.
+    """
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=wanted.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                            )
+                            for index in topic.partition_indexes
+                        ],
                     )
-                    for index in topic.partition_indexes
+                    for topic in wanted.topics
                 ],
             )
-            for topic in wanted.topics
-        ],
+            for wanted in request.markers
+        ]
     )
-
-
-async def _marked(face: KafkaFace, place: Place, marker: Marker) -> ErrorCode:
-    if marker.coordinator_epoch > face.broker.transactions.transactions.coordinator_epoch:
-        # The partition would take it for that of a later coordinator, and refuse the markers of this one.
-        return ErrorCode.INVALID_REQUEST
-    written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    face.broker.transactions.write_marker(place, marker, written.set_result)
-    return await written
 
 
 def describe_transactions(

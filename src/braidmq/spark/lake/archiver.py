@@ -12,7 +12,7 @@ committed later is not passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -21,9 +21,9 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.lake import ranges
-from braidmq.spark.lake.commits import Conflict, LakeError, Table, TopicIds
-from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
-from braidmq.spark.lake.decode import Decoding, decode
+from braidmq.spark.lake.commits import LakeError, Table, TopicIds
+from braidmq.spark.lake.compaction import tidy
+from braidmq.spark.lake.decode import Avro, Decoding, decode, first_registry_id
 from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
@@ -35,6 +35,8 @@ from braidmq.spark.reach import reach
 ROWS_PER_COMMIT = 2_000_000
 DAY_MS = 86_400_000
 INTERVAL_S = 60.0
+REGISTRY_ID = "registry id"
+"""Under this name, as that of a unit of work, a lake keeps the id that decoded values must have."""
 ARCHIVED = "archived"
 """As `date_by`: rows lie under the day they were archived, whatever their timestamps say."""
 
@@ -84,14 +86,14 @@ def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
         _publish(cluster, job, table, there)
         while left := ranges.remaining(ranges.still_there(cluster, there), table.positions, job.skip_lost):
             part = ranges.capped(left, job.rows_per_commit)
+            job, table = _pinned(spark, lake, job, table, part)
             before = table
             table = _archive_range(spark, lake, job, table, part, ids)
             _publish(cluster, job, table, part)
             ahead = sum(end - start for start, end in left.values())
             ahead -= sum(end - start for start, end in part.values())
             yield Step(table.version, table.rows - before.rows, len(table.files), ahead)
-            if is_fragmented(table):
-                table = _tidied(spark, lake)
+            table = tidy(lake, spark, table)
 
 
 def follow(
@@ -110,14 +112,23 @@ def follow(
         clock.sleep(max(0.0, began_s + interval_s - clock.monotonic()))
 
 
-def _tidied(spark: SparkSession, lake: Lake) -> Table:
-    """The table after its small files were merged, by us or by whoever is doing that now."""
-    try:
-        compact(lake, spark)
-        sweep(lake)
-    except Conflict:
-        pass
-    return lake.table()
+def _pinned(
+    spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges
+) -> tuple[Archive, Table]:
+    """The job with the registry id of its schema, which is that of a first record, and kept in the lake."""
+    if not isinstance(job.decode, Avro) or not job.decode.lacks_registry_id:
+        return job, table
+    if REGISTRY_ID not in table.batches:
+        rows = ranges.read_ranges(spark, job.bootstrap, part, _reading(job))
+        found = first_registry_id(rows)
+        if found is None:
+            return job, table
+        table = lake.mark(REGISTRY_ID, found)
+    return replace(job, decode=job.decode.of_id(table.batches[REGISTRY_ID])), table
+
+
+def _reading(job: Archive) -> dict[str, str]:
+    return merged(job.client_options, {"failOnDataLoss": str(not job.skip_lost).lower()})
 
 
 def _publish(cluster: Cluster, job: Archive, table: Table, some: ranges.Ranges) -> None:
@@ -139,7 +150,7 @@ def _archive_range(
         reached.setdefault(at.topic, {})[at.partition] = end
     known = {topic: ids[topic] for topic in reached if topic in ids}
     offsets = sum(end - start for start, end in part.values())
-    options = merged(job.client_options, {"failOnDataLoss": str(not job.skip_lost).lower()})
+    options = _reading(job)
     if job.is_raw:
         query = parse_query(ranges.source_options(job.bootstrap, part, options), streaming=False)
         day = lake.clock.wall_ms() // DAY_MS if job.date_by == ARCHIVED else None

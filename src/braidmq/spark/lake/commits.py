@@ -11,6 +11,10 @@ number is taken. So a commit is there whole or not at all, two writers cannot bo
 sees the table as some commit left it. Data and the offsets up to which a topic is archived stand in the same
 commit: whoever goes on from the offsets of the last commit can neither lose nor repeat a row.
 
+Commits that a snapshot sums up are removed days later, and a link to one of their numbers succeeds again. So
+a commit is refused if a snapshot has passed its number: a slow writer would otherwise succeed with rows that
+no reader ever sees. The snapshots are looked at before the link and after it.
+
 What a killed writer leaves behind are files that no commit names. `sweep` takes them away once they are old.
 """
 
@@ -172,36 +176,74 @@ class CommitLog:
         """Makes `commit` the one after `table`; Conflict when another took its place."""
         after = table.after(commit)
         self._folder.mkdir(parents=True, exist_ok=True)
+        if after.version <= self._newest_snapshot():
+            raise self._taken(after.version)
         temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
         self._disk.write_atomically(temporary, _encode(commit))
         try:
             os.link(temporary, self._path(after.version))
         except FileExistsError:
-            raise Conflict(
-                f"{self._lake}: another writer made commit {after.version}; nothing was changed, run it again"
-            ) from None
+            raise self._taken(after.version) from None
         finally:
             temporary.unlink()
         self._disk.sync_directory(self._folder)
+        if after.version <= self._newest_snapshot():
+            self._check_summed_up(after.version, commit)
+            return after
         if after.version and after.version % SNAPSHOT_EVERY == 0:
             self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_table(after))
         return after
 
-    def forget_before_last_snapshot(self) -> int:
-        """Removes commits that the newest snapshot sums up; how many."""
+    def _taken(self, number: int) -> Conflict:
+        return Conflict(
+            f"{self._lake}: another writer made commit {number}; nothing was changed, run it again"
+        )
+
+    def _check_summed_up(self, number: int, commit: Commit) -> None:
+        """For a commit that a snapshot passed while it was linked: LakeError unless that has it.
+
+        Others made many commits in that moment. Either ours was among those they summed up, or its number was
+        made, summed up and forgotten before the link, and what we linked means nothing.
+        """
+        if not _has(self.table(), commit):
+            raise LakeError(
+                f"{self._lake}: this writer stood still for so long that commit {number} was made by another"
+                " and forgotten; nothing was changed, run it again"
+            )
+
+    def forget_before_last_snapshot(self, before_ms: int) -> int:
+        """Removes commits that the newest snapshot sums up and that are older than this; how many files.
+
+        From the lowest number on, so that what is left has no gap. Older snapshots go at once.
+        """
         names = self._names()
-        newest = max((number for number, name in names if name.endswith(SNAPSHOT_SUFFIX)), default=-1)
-        old = [name for number, name in names if number < newest]
+        newest = self._newest_snapshot(names)
+        old = [name for number, name in names if number < newest and name.endswith(SNAPSHOT_SUFFIX)]
+        for number, name in names:
+            if name.endswith(SNAPSHOT_SUFFIX):
+                continue
+            if number >= newest or self._written_ms(name) >= before_ms:
+                break
+            old.append(name)
         for name in old:
             (self._folder / name).unlink(missing_ok=True)
         return len(old)
 
+    def _newest_snapshot(self, names: list[tuple[int, str]] | None = None) -> int:
+        known = self._names() if names is None else names
+        return max((number for number, name in known if name.endswith(SNAPSHOT_SUFFIX)), default=-1)
+
+    def _written_ms(self, name: str) -> int:
+        try:
+            return int((self._folder / name).stat().st_mtime * 1000)
+        except FileNotFoundError:
+            return 0  # Another sweep is removing them too.
+
     def _read(self) -> Table:
         names = self._names()
         table = Table()
-        snapshots = [number for number, name in names if name.endswith(SNAPSHOT_SUFFIX)]
-        if snapshots:
-            table = _decode_table(self._json(self._path(max(snapshots), SNAPSHOT_SUFFIX)))
+        if (newest := self._newest_snapshot(names)) >= 0:
+            table = _decode_table(self._json(self._path(newest, SNAPSHOT_SUFFIX)))
         for number, name in names:
             if number <= table.version or name.endswith(SNAPSHOT_SUFFIX):
                 continue
@@ -233,6 +275,20 @@ class CommitLog:
                 " read it with the braid that wrote it"
             )
         return content
+
+
+def _has(table: Table, commit: Commit) -> bool:
+    """Whether a table holds what a commit said: its files, which have unique names, or else its batch."""
+    if commit.added:
+        known = table.files.keys() | table.removed.keys()
+        return all(file.path in known for file in commit.added)
+    if commit.writer is not None:
+        return table.batches.get(commit.writer, -1) >= (commit.batch or 0)
+    return all(
+        table.positions.get(topic, {}).get(partition, -1) >= offset
+        for topic, partitions in commit.positions.items()
+        for partition, offset in partitions.items()
+    )
 
 
 def _encode(commit: Commit) -> bytes:

@@ -2,11 +2,13 @@
 
 Compaction reads the small files of a date, writes their rows into new files, and commits the exchange: a
 reader has the old files or the new ones, both with the same rows. Old files stay on the disk for an hour, for
-those who are still reading them; then `sweep` removes them, with whatever killed writers have left.
+those who are still reading them; then `sweep` removes them, with whatever killed writers have left. Commits
+that a snapshot sums up stay for a week.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from braidmq.spark.lake.commits import FOLDER, Commit, Conflict, LakeError, Oper
 from braidmq.spark.lake.schema import DATE
 from braidmq.spark.lake.table import Lake
 
+log = logging.getLogger("braidmq.spark")
+
 TARGET_BYTES = 128 * 1024 * 1024
 FILES_MIN = 2
 FRAGMENTED_FILES = 32
@@ -25,6 +29,8 @@ FRAGMENTED_FILES = 32
 KEPT_AFTER_REMOVAL_MS = 3_600_000
 ORPHANS_KEPT_MS = 86_400_000
 """Files without a commit may belong to a writer that is still at work; no write takes a day."""
+COMMITS_KEPT_MS = 7 * 86_400_000
+"""For writers that were suspended, and to see what happened: far longer than a write may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,22 @@ def compact(
         before, after = before + len(group), after + len(made)
         rows += sum(file.rows for file in made)
     return Compaction(before, after, rows, table)
+
+
+def tidy(lake: Lake, spark: SparkSession, table: Table) -> Table:
+    """Compacts and sweeps if the table has many small files; the table after it.
+
+    For those who write and tidy up along the way: where another compaction is faster, nothing is wrong with
+    the rows that were just written, and the small files are looked at again after the next ones.
+    """
+    if not is_fragmented(table):
+        return table
+    try:
+        compact(lake, spark)
+        sweep(lake)
+    except Conflict as conflict:
+        log.warning("%s; small files are merged after the next batch", conflict)
+    return lake.table()
 
 
 def is_fragmented(table: Table, target_bytes: int = TARGET_BYTES) -> bool:
@@ -93,8 +115,13 @@ def _merge(lake: Lake, spark: SparkSession, group: list[ParquetFile]) -> tuple[l
     return made, lake.commit(table, commit, again)
 
 
-def sweep(lake: Lake, kept_ms: int = KEPT_AFTER_REMOVAL_MS, orphans_kept_ms: int = ORPHANS_KEPT_MS) -> int:
-    """Deletes files that have long been no part of the table; how many."""
+def sweep(
+    lake: Lake,
+    kept_ms: int = KEPT_AFTER_REMOVAL_MS,
+    orphans_kept_ms: int = ORPHANS_KEPT_MS,
+    commits_kept_ms: int = COMMITS_KEPT_MS,
+) -> int:
+    """Deletes files that have long been no part of the table, and old commits; how many of the former."""
     table = lake.table()
     now_ms = lake.clock.wall_ms()
     replaced = tuple(name for name, since_ms in table.removed.items() if now_ms - since_ms >= kept_ms)
@@ -112,7 +139,7 @@ def sweep(lake: Lake, kept_ms: int = KEPT_AFTER_REMOVAL_MS, orphans_kept_ms: int
     if replaced:
         commit = Commit(Operation.SWEEP, now_ms, swept=replaced)
         lake.commit(table, commit, lambda _: commit)
-    lake.forget_old_commits()
+    lake.forget_old_commits(commits_kept_ms)
     return len(gone)
 
 

@@ -6,12 +6,15 @@ not fit the type its column has in the lake.
 
 Without a schema, fields of JSON are found in a sample of every batch, and new ones become new columns. A
 field whose name a record already uses (`key`, `timestamp`, …) becomes `value_NAME`.
+
+Avro values with the id of a schema registry are decoded if they have the id that the schema is of; others
+have null in every decoded column, since bytes of another schema may decode into wrong ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +27,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.schema import DATE, RAW, widen
 from braidmq.spark.pipelines import avro
-from braidmq.spark.pipelines.model import AvroSchema
+from braidmq.spark.pipelines.model import AvroSchema, Framing
 
 SAMPLE_ROWS = 1000
 CORRUPT = "_corrupt_record"
@@ -45,6 +48,13 @@ class Avro:
     """Values are records of this schema."""
 
     schema: AvroSchema
+
+    @property
+    def lacks_registry_id(self) -> bool:
+        return self.schema.framing is Framing.REGISTRY and self.schema.registry_id is None
+
+    def of_id(self, registry_id: int) -> Avro:
+        return Avro(replace(self.schema, registry_id=registry_id))
 
 
 Decoding = Json | Avro
@@ -91,6 +101,14 @@ def _decode_avro(rows: DataFrame, schema: AvroSchema) -> DataFrame:
 
     shape = StructType([*rows.schema.fields, StructField(DECODED, whole)])
     return _spread(rows, rows.mapInArrow(read, shape), optional)
+
+
+def first_registry_id(rows: DataFrame) -> int | None:
+    """The id of a schema registry that some value begins with."""
+    value = fn.col("value")
+    framed = rows.filter((fn.octet_length(value) >= 5) & (fn.hex(fn.substring(value, 1, 1)) == "00"))
+    found = framed.select(fn.hex(fn.substring(value, 2, 4)).alias("id")).limit(1).collect()
+    return int(found[0]["id"], 16) if found else None
 
 
 def _with_values(batch: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from braidmq.spark.lake.archiver import ARCHIVED, Archive, with_date_by
 from braidmq.spark.lake.commits import LakeError
-from braidmq.spark.lake.decode import Json, decode
+from braidmq.spark.lake.decode import Avro, Json, decode
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.pipelines.frames import first_line
 
@@ -71,6 +71,10 @@ def start(spark: SparkSession, job: Archive, target: Target, every_s: float | No
     check_format(spark, target.format)
     if isinstance(job.decode, Json) and job.decode.fields is None:
         raise LakeError(f"--format {target.format} with --decode needs the columns: add --schema")
+    if isinstance(job.decode, Avro) and job.decode.lacks_registry_id:
+        raise LakeError(
+            f"--format {target.format} with --decode avro-registry needs the schema's id: add --registry-id"
+        )
     if job.date_by == ARCHIVED:
         raise LakeError(f"--date-by {ARCHIVED} is for --format parquet; a table has its own history")
     reader = spark.readStream.format("braid").options(**job.client_options).schema(RAW)

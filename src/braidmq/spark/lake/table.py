@@ -213,8 +213,8 @@ class Lake:
                 wanted = again(table)
         raise Conflict(f"{self.path}: others commit faster than we can; run it again")
 
-    def forget_old_commits(self) -> int:
-        return self._log.forget_before_last_snapshot()
+    def forget_old_commits(self, kept_ms: int) -> int:
+        return self._log.forget_before_last_snapshot(self.clock.wall_ms() - kept_ms)
 
     def write(self, rows: DataFrame, files_max: int | None = None) -> list[ParquetFile]:
         """Writes rows that have a date as files of that date, synced; no reader sees them before a commit."""

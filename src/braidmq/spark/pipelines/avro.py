@@ -2,6 +2,10 @@
 
 An Avro record becomes a struct; unions with null become columns that may be null. Other unions have no column
 type and are refused when the schema is read, before anything runs.
+
+Values that come by way of a schema registry begin with the id of the schema they were written with. There is
+one schema to read them with: bytes of another one may well decode, into wrong columns. So the id is part of
+what a value must fit.
 """
 
 from __future__ import annotations
@@ -116,8 +120,7 @@ def decoder(schema: AvroSchema) -> Callable[[bytes], dict[str, Any]]:
     def decode(value: bytes) -> dict[str, Any]:
         stream = io.BytesIO(value)
         if schema.framing is Framing.REGISTRY:
-            if value[:1] != b"\0" or len(value) < REGISTRY_HEADER_BYTES:
-                raise ValueError("no schema registry header: the value must begin with a zero byte and an id")
+            _check_id(value, schema.registry_id)
             stream.seek(REGISTRY_HEADER_BYTES)
         try:
             record = schemaless_reader(stream, parsed, None)
@@ -133,6 +136,24 @@ def decoder(schema: AvroSchema) -> Callable[[bytes], dict[str, Any]]:
         return record
 
     return decode
+
+
+def registry_id(value: bytes) -> int | None:
+    """The id in front of a value; None where there is none."""
+    if value[:1] != b"\0" or len(value) < REGISTRY_HEADER_BYTES:
+        return None
+    return int.from_bytes(value[1:REGISTRY_HEADER_BYTES], "big")
+
+
+def _check_id(value: bytes, wanted: int | None) -> None:
+    found = registry_id(value)
+    if found is None:
+        raise ValueError("no schema registry header: the value must begin with a zero byte and an id")
+    if wanted is not None and found != wanted:
+        raise ValueError(
+            f"the value has schema registry id {found}, and the schema in use is that of id {wanted};"
+            f" if {found} is the same schema, write registry_id {found} when all records of {wanted} are read"
+        )
 
 
 def encoder(schema: AvroSchema) -> Callable[[dict[str, Any]], bytes]:

@@ -3,6 +3,7 @@
     pipeline.json       what the checkpoint was made by (`versions`)
     status.json         how the last run stands (`status`)
     schemas/<source>    a schema found by looking at records: found once, then kept
+    registry/<source>   the registry id that the values of a source must have, found in the same way
     starts/<source>     where its queries begin, until each has finished its first batch
     queries/<query>/    Spark's own checkpoint of each query
 
@@ -86,6 +87,14 @@ class Checkpoint:
 
     def keep_schema(self, source: str, ddl: str) -> None:
         self.write(f"schemas/{source}", {"ddl": ddl})
+
+    def registry_id(self, source: str) -> int | None:
+        """The id in a schema registry that an earlier run found in the values of a source."""
+        found = self.read(f"registry/{source}")
+        return found["id"] if found else None
+
+    def keep_registry_id(self, source: str, found: int) -> None:
+        self.write(f"registry/{source}", {"id": found})
 
     def start(self, source: str) -> tuple[list[str], Offsets] | None:
         """Where which queries of a source were to begin, as the last run decided that had new ones."""

@@ -22,6 +22,8 @@ _MAY_PASS = re.compile(
     r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
     r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
+    # Others wrote to a lake all the time; a batch that is done again is added once.
+    r"|\blake\.commits\.Conflict\b"
     # A worker that was killed, or one that took longer to start than Spark waits on a busy machine.
     r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )
@@ -34,6 +36,15 @@ _TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
 _BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
 """How the bridge to Java begins what it found there."""
 _WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
+
+
+_SHUT_DOWN = re.compile(
+    r"SparkContext (?:was|has been) (?:shut|stopped)|stopped SparkContext|Shutdown in progress"
+)
+
+
+class SparkGone(PipelineError):
+    """Spark's own process has ended, or is about to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +69,11 @@ def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise PipelineError(understand_failure(error, pipeline).text) from error
+        kind = SparkGone if _SHUT_DOWN.search(str(error)) else PipelineError
+        raise kind(understand_failure(error, pipeline).text) from error
     except (Py4JError, ConnectionError) as error:
         why = sentence(str(error))
-        raise PipelineError(
+        raise SparkGone(
             f"Spark's own process is gone ({why}); run it again, it goes on from its checkpoint"
         ) from error
 
@@ -106,16 +118,18 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from braidmq.spark.pipelines.checkpoint import Checkpoint
     from braidmq.spark.pipelines.connecting import about_values, connect
     from braidmq.spark.pipelines.reasons import explain
+    from braidmq.spark.pipelines.registry import with_kept_id
 
     try:
         with connect(pipeline, source) as cluster:
             consumer = Consumer(cluster)
             consumer.seek(source.topic, partition, offset)
             value = next((each.value for each in consumer.poll() if each.offset == offset), None)
-        if source.avro is not None:
-            avro.decoder(source.avro)(value or b"")
+        checkpoint = Checkpoint(pipeline.checkpoint_directory)
+        if (schema := with_kept_id(source, checkpoint).avro) is not None:
+            avro.decoder(schema)(value or b"")
             return "it does not fit the schema"
-        ddl = source.schema or Checkpoint(pipeline.checkpoint_directory).schema(source.name) or ""
+        ddl = source.schema or checkpoint.schema(source.name) or ""
         shape = json.loads(StructType.fromDDL(ddl).json())
         return explain(value, source.format, shape, about_values(source.options))
     except Exception as error:

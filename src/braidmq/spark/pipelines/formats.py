@@ -34,7 +34,11 @@ BAD = "_braid_bad"
 PARSED = "_braid_parsed"
 BAD_RECORD = "braid: bad record"
 """Begins the message a bad record raises, followed by topic, partition and offset."""
+NOT_NUMBERS = "allownonnumericnumbers"
+"""The option of Spark's parser that takes NaN for a number."""
 HEADERS = "array<struct<key: string, value: binary>>"
+BAD_HEADERS = ["braid.reason", "braid.topic", "braid.partition", "braid.offset", "braid.pipeline"]
+"""What a bad record gets besides its own headers."""
 
 
 def decode(records: DataFrame, source: TopicSource, schema: StructType | None) -> DataFrame:
@@ -62,19 +66,16 @@ def bad_rows(records: DataFrame, source: TopicSource, schema: StructType | None,
     is_good = _is_good(schema)
     bad = records.withColumn(PARSED, parsed).where(~is_good(F.col(PARSED)))
     given = F.col(f"{PARSED}.{BAD}").cast("string") if source.format is ValueFormat.AVRO else F.lit("")
-    bad = bad.select("key", "value", "topic", "partition", "offset", given.alias("reason"))
+    kept = ("key", "value", "headers", "timestamp", "topic", "partition", "offset")
+    bad = bad.select(*kept, given.alias("reason"))
     if source.format is not ValueFormat.AVRO:
         bad = bad.mapInArrow(_explainer(source, schema), bad.schema)
-    headers = {
-        "braid.reason": "reason",
-        "braid.topic": "topic",
-        "braid.partition": "cast(partition as string)",
-        "braid.offset": "cast(offset as string)",
-    }
-    pairs = [_header(name, F.expr(text)) for name, text in headers.items()]
-    return bad.select(
-        "key", "value", F.array(*pairs, _header("braid.pipeline", F.lit(pipeline))).alias("headers")
-    )
+    told = ("reason", "topic", "cast(partition as string)", "cast(offset as string)")
+    added = [_header(name, F.expr(text)) for name, text in zip(BAD_HEADERS, told, strict=False)]
+    added.append(_header(BAD_HEADERS[-1], F.lit(pipeline)))
+    before = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
+    others = F.filter(before, lambda each: ~each["key"].isin(BAD_HEADERS))
+    return bad.select("key", "value", F.concat(others, F.array(*added)).alias("headers"), "timestamp")
 
 
 def encode(rows: DataFrame, sink: TopicSink) -> DataFrame:
@@ -107,10 +108,10 @@ def _value(rows: DataFrame, sink: TopicSink) -> Column:
     return F.col("value").cast("string" if sink.format is ValueFormat.TEXT else "binary").cast("binary")
 
 
-def columns_read(source: TopicSource) -> str:
+def columns_read(with_headers: bool) -> str:
     """The columns of the topic a source needs; all others are never made."""
     needed = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    return f"{needed}, headers {HEADERS}" if Metadata.HEADERS in source.metadata else needed
+    return f"{needed}, headers {HEADERS}" if with_headers else needed
 
 
 def _metadata_column(source: TopicSource, which: Metadata) -> Column:
@@ -139,9 +140,12 @@ def _is_one_value(text: Column, options: dict[str, str]) -> Column:
 
     An object without another one in it ends at its only brace, which is quickly seen. Any other is put into a
     list with one more and must be the other one of two; the line break ends a comment, if those are allowed.
+    So is one that may have NaN or an infinity as a bare word, which Spark reads by default and is no JSON.
     """
+    if NOT_NUMBERS not in map(str.lower, options):
+        options = {**options, NOT_NUMBERS: "false"}
     both = F.from_json(F.concat(F.lit("["), text, F.lit("\n,{}]")), f"array<struct<{BAD}: string>>", options)
-    return text.rlike(r"^[^}]*}[ \t\r\n]*$") | (F.size(both) == 2)
+    return text.rlike(r"(?s)^(?!.*(?:NaN|INF|Infinity))[^}]*}[ \t\r\n]*$") | (F.size(both) == 2)
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -1,7 +1,7 @@
 """The rows of each key through a function that remembers something about the key.
 
 Rows travel as one struct column, so that no type is bent on the way through pandas: a 64-bit integer that may
-be null would lose its last digits there.
+be null would lose its last digits there. What pandas would take for no value has a mark (`nan.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField, StructType
+
+from braidmq.spark.pipelines import nan
 
 KEY, ROW = "_braid_key", "_braid_row"
 Keep = Callable[..., Iterator[pd.DataFrame]]
@@ -27,13 +29,18 @@ def per_key(
     timeout: str,
 ) -> DataFrame:
     """The rows of a stream that `keep` hands on; it sees them with the columns `beside`."""
+    fields = frame.schema.fields
+    whole = [nan.marked(F.col(f"`{each.name}`"), each.dataType).alias(each.name) for each in fields]
     packed = frame.select(
         *[F.col(name).alias(f"{KEY}_{name}") for name in by],
         *[column.alias(name) for name, column in beside.items()],
-        F.struct(*frame.columns).alias(ROW),
+        F.struct(*whole).alias(ROW),
     )
     rows = StructType([StructField(ROW, packed.schema[ROW].dataType)])
     kept = packed.groupBy(*[f"{KEY}_{name}" for name in by]).applyInPandasWithState(
         keep, rows, state, "append", timeout
     )
-    return kept.select(f"{ROW}.*")
+    row = F.col(ROW)
+    return kept.select(
+        *[nan.restored(row.getField(each.name), each.dataType).alias(each.name) for each in fields]
+    )

@@ -95,10 +95,11 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """An Avro schema as JSON text."""
+    """An Avro schema as JSON text, and of which id in a registry it is, where values carry one."""
 
     text: str
     framing: Framing = Framing.PLAIN
+    registry_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

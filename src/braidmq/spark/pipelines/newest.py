@@ -5,6 +5,7 @@ One value per key is remembered, the order of the newest change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,10 +50,15 @@ def _newer_than_state(order_by: tuple[str, ...]) -> Keep:
     return keep
 
 
-def _order(value: Any, order_by: tuple[str, ...]) -> tuple[tuple[bool, Any], ...]:
-    """Sorts like Spark does: what is not there comes before everything else."""
-    parts = [_plain(value[name]) for name in order_by]
-    return tuple((part is not None, part) for part in parts)
+def _order(value: Any, order_by: tuple[str, ...]) -> tuple[tuple[int, Any], ...]:
+    """Sorts like Spark does: what is not there comes before everything else, NaN after it."""
+    return tuple(_rank(_plain(value[name])) for name in order_by)
+
+
+def _rank(part: Any) -> tuple[int, Any]:
+    if part is None:
+        return 0, None
+    return (2, None) if isinstance(part, float) and math.isnan(part) else (1, part)
 
 
 def _plain(value: Any) -> Any:

@@ -195,6 +195,7 @@ class _Reader:
     def _avro(self, section: Section, use: Callable[[AvroSchema], object]) -> AvroSchema | None:
         """The schema itself, or a file that holds it; `use` finds what is wrong with it."""
         framing = section.choice("framing", Framing, Framing.PLAIN)
+        registry_id = section.number("registry_id", 0) if framing is Framing.REGISTRY else 0
         text = section.text("schema")
         if text is None:
             section.note(f"{section.what} needs schema: an Avro schema, or a file that holds one (.avsc)")
@@ -208,7 +209,7 @@ class _Reader:
                 )
                 return None
             text = file.read_text(encoding="utf-8")
-        schema = AvroSchema(text, framing)
+        schema = AvroSchema(text, framing, registry_id or None)
         try:
             use(schema)
         except PipelineError as error:

@@ -19,6 +19,8 @@ SHOWN_LETTERS = 60
 _INTEGERS = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 _FORMATS_OF_TIME = ("timestampformat", "timestampntzformat", "dateformat")
+_NOT_NUMBERS = re.compile(r"NaN|[+-]?INF|[+-]?Infinity")
+"""What Spark writes, and reads, as a text in place of a float."""
 _TYPE_KEYS = ("type", "elementType", "valueType")
 _DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2})?")
 
@@ -45,16 +47,23 @@ def explain(
 
 def _json(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str | None:
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, parse_constant=_refused_word)
     except json.JSONDecodeError as error:
         if any(name.startswith("allow") for name in options):
             return None  # Spark may read what is not JSON to us.
         return f"not JSON: {error.msg} at character {error.pos}" if text.strip() else "the value is empty"
     except RecursionError:
         return "not JSON: nested too deeply"
+    except ValueError as error:
+        return None if any(name.startswith("allow") for name in options) else f"not JSON: {error}"
     if not isinstance(parsed, dict):
         return f"a JSON object is expected, not {_shown(parsed)}"
     return next(_struct(parsed, schema, ""), None)
+
+
+def _refused_word(word: str) -> float:
+    """NaN and infinities, which Python reads though they are no JSON."""
+    raise ValueError(f"{word} is no number there")
 
 
 def _csv(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str | None:
@@ -123,8 +132,9 @@ def _fits(value: Any, kind: str) -> bool:
     if kind in _INTEGERS:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INTEGERS[kind]
     if kind in ("double", "float") or kind.startswith("decimal"):
-        is_word = isinstance(value, str) and (kind.startswith("decimal") and _parses(float, value))
-        return is_word or (isinstance(value, int | float) and not isinstance(value, bool))
+        words = _NOT_NUMBERS.fullmatch if kind in ("double", "float") else lambda word: _parses(float, word)
+        is_word = isinstance(value, str) and words(value)
+        return bool(is_word) or (isinstance(value, int | float) and not isinstance(value, bool))
     if kind == "boolean":
         return isinstance(value, bool)
     if kind in _TIMES:

@@ -2,7 +2,9 @@
 
 Each sink is a query with its own checkpoint. One that fails because a broker could not be reached is started
 again from its checkpoint, with growing pauses; any other failure stops the run, and is told in one sentence.
-The run's status is written to the checkpoint as it changes, for `braid pipeline status` and the live table.
+A signal that asks for the end may reach Spark's own process too (systemd sends it to every process of a
+service). Then Spark ends under the queries, which is no failure of theirs. The run's status is written to the
+checkpoint as it changes, for `braid pipeline status` and the live table.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines import graph, progress, versions
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding, local_directory
-from braidmq.spark.pipelines.failures import Failure, told_in_a_sentence, understand_failure
+from braidmq.spark.pipelines.failures import Failure, SparkGone, told_in_a_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource, UpsertSink
 from braidmq.spark.pipelines.preflight import Preflight
@@ -29,9 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from braidmq.spark.pipelines.sinks import Start
+    from braidmq.spark.pipelines.sources import Opener
 
 POLL_S = 0.25
 SAVE_EVERY_S = 1.0
+STATUS_POLL_S = 0.05
+SOURCES_S_MAX = 10.0
+INITIALIZING = "Initializing"
+"""How Spark's words for the state of a query begin until its sources are there."""
+SIGNAL_S = 2.0
+"""How much later than Spark's process we may get a signal that was sent to both."""
 RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 1.0, 30.0
 
 Watcher = Callable[[RunStatus], None]
@@ -56,29 +65,39 @@ def run(
     if checkpoint is not None:
         pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
     kept = Checkpoint(pipeline.checkpoint_directory)
+    asked = stop or threading.Event()
     with kept.held(), ExitStack() as held:
-        with _told_in_status(pipeline, kept):
-            _hold_tables(pipeline, held)
-            for note in prepare(pipeline, kept):
-                (tell or _silent)(note)
-            made = spark.newSession() if spark is not None else _session(pipeline, master)
+        status = _new_status(pipeline)
         try:
-            return Run(pipeline, kept, made, once, stop or threading.Event(), watch, tell).run()
+            with _told_in_status(status, pipeline, kept, asked):
+                _hold_tables(pipeline, held)
+                for note in prepare(pipeline, kept):
+                    (tell or _silent)(note)
+                made = spark.newSession() if spark is not None else _session(pipeline, master)
+        except Exception:
+            if asked.is_set():
+                return status
+            raise
+        try:
+            return Run(pipeline, kept, made, once, asked, watch, tell).run()
         finally:
             if spark is None:
-                made.stop()
+                with suppress(*_bridge_errors()):
+                    made.stop()
 
 
 @contextmanager
-def _told_in_status(pipeline: Pipeline, checkpoint: Checkpoint) -> Iterator[None]:
+def _told_in_status(
+    status: RunStatus, pipeline: Pipeline, checkpoint: Checkpoint, stop: threading.Event
+) -> Iterator[None]:
     """What goes wrong before there is a run is for `braid pipeline status` to tell, too."""
-    status = _new_status(pipeline)
     status.queries = [QueryStatus(name) for name in versions.describe(pipeline)]
     status.save(checkpoint)
     try:
         yield
     except BaseException as error:
-        status.state = State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED
+        is_asked = stop.is_set() or isinstance(error, KeyboardInterrupt)
+        status.state = State.STOPPED if is_asked else State.FAILED
         status.error = str(error) if status.state is State.FAILED else None
         for query in status.queries:
             query.state = State.STOPPED
@@ -176,6 +195,9 @@ class Run:
                 self._start()
                 self._follow()
         except BaseException as error:
+            if isinstance(error, PipelineError) and self._is_asked_to_stop(error):
+                self._end(State.STOPPED)
+                return self.status
             self._end(State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED, error)
             raise
         self._end(State.STOPPED if self.stop.is_set() else State.DONE)
@@ -197,7 +219,12 @@ class Run:
         self._save()
         for query in self._queries:
             self._launch(query)
+            wait_for_sources(query.handle, self.stop)
         self.status.state = State.RUNNING
+
+    def _is_asked_to_stop(self, error: PipelineError) -> bool:
+        """Where Spark's process is gone, the signal that ended it may be on its way to us."""
+        return self.stop.wait(SIGNAL_S if isinstance(error, SparkGone) else 0)
 
     def _launch(self, query: Query) -> None:
         query.restart_at_s = None
@@ -291,14 +318,31 @@ def _set(spark: SparkSession, name: str, text: str) -> None:
             raise
 
 
-def _stop(handle: StreamingQuery | None) -> None:
-    from py4j.protocol import Py4JError
+def wait_for_sources(handle: StreamingQuery | None, stop: threading.Event) -> None:
+    """Until a query that was started has its sources, has ended, or takes too long.
 
-    try:
+    Spark starts a Python process for each source and gives it ten seconds to connect, which no setting
+    changes. Those of many queries at once would keep each other from that on a small machine.
+    """
+    until_s = time.monotonic() + SOURCES_S_MAX
+    while handle is not None and handle.isActive and time.monotonic() < until_s:
+        if not handle.status["message"].startswith(INITIALIZING) or stop.wait(STATUS_POLL_S):
+            return
+
+
+def _stop(handle: StreamingQuery | None) -> None:
+    # Where Spark's own process is gone, so is the query.
+    with suppress(*_bridge_errors()):
         if handle is not None and handle.isActive:
             handle.stop()
-    except (Py4JError, OSError):
-        pass  # Spark's own process is gone, and the query with it.
+
+
+def _bridge_errors() -> tuple[type[Exception], ...]:
+    """What a call into Spark raises when its process is gone, or ends meanwhile."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException, OSError
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,23 +355,19 @@ class Compiled:
 
 def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Compiled]:
     """All queries; Spark's analysis is done, nothing runs yet."""
-    from braidmq.spark.pipelines import sinks, steps
+    from braidmq.spark.pipelines import sinks
     from braidmq.spark.pipelines.connecting import connection_options
     from braidmq.spark.pipelines.frames import kept_columns, stateful_operators
     from braidmq.spark.pipelines.sources import Opener
 
     opener = Opener(spark, pipeline, checkpoint)
     frames: dict[str, DataFrame] = {}
-    for source in pipeline.sources:
-        frames[source.name] = opener.open(source)
-        frames[source.name].createOrReplaceTempView(source.name)
-    for name in graph.in_order(pipeline):
-        step = pipeline.step(name)
-        assert step is not None
-        frames[name] = steps.make(spark, step, frames, pipeline.directory)
-        frames[name].createOrReplaceTempView(name)
-    made = {}
+    made: dict[str, Compiled] = {}
     for sink in pipeline.sinks:
+        # Each query reads topics under its own name. The first one's parts are all there are: what no sink
+        # needs is analysed too, and later queries share what reads no stream of a topic.
+        own = _fed_by_topics(pipeline, sink.source) if made else _parts(pipeline)
+        frames |= _frames(opener, own, sink.name, frames)
         frame = frames[sink.source]
         behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
         is_python = any(isinstance(step, PythonStep) for step in behind)
@@ -341,10 +381,41 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
             and source.bad_topic
         ):
             beside = connection_options(source.options)
-            writer = sinks.to_topic(opener.bad_rows(source), source.bad_topic, pipeline, beside)
             name = f"{source.name}_bad"
+            writer = sinks.to_topic(opener.bad_rows(source, name), source.bad_topic, pipeline, beside)
             made[name] = Compiled(sinks.starting(writer, name, checkpoint, None))
     return made
+
+
+def _parts(pipeline: Pipeline) -> list[str]:
+    return [*(source.name for source in pipeline.sources), *graph.in_order(pipeline)]
+
+
+def _fed_by_topics(pipeline: Pipeline, name: str) -> list[str]:
+    """The parts behind a name that read a stream of a topic, in order."""
+    return [
+        each
+        for each in graph.upstream(pipeline, name)
+        if any(isinstance(pipeline.source(one), TopicSource) for one in graph.streams_of(pipeline, each))
+    ]
+
+
+def _frames(
+    opener: Opener, names: list[str], query: str, others: Mapping[str, DataFrame]
+) -> dict[str, DataFrame]:
+    """These parts as DataFrames of one query, and as views, which SQL finds by name."""
+    from braidmq.spark.pipelines import steps
+
+    frames = dict(others)
+    for name in names:
+        source, step = opener.pipeline.source(name), opener.pipeline.step(name)
+        if source is not None:
+            frames[name] = opener.open(source, query)
+        else:
+            assert step is not None
+            frames[name] = steps.make(opener.spark, step, frames, opener.pipeline.directory)
+        frames[name].createOrReplaceTempView(name)
+    return frames
 
 
 def _mapping(report: Any) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from braidmq.spark.lake.compaction import compact, is_fragmented, sweep
+from braidmq.spark.lake.compaction import tidy
 from braidmq.spark.lake.schema import DATE, utc_date
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines import formats, upsert
@@ -101,9 +101,7 @@ def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataSt
     def write(rows: DataFrame, batch: int) -> None:
         lake = Lake(sink.path)
         table = lake.append(rows, writer=_identity(checkpoint, sink.name), batch=batch)
-        if is_fragmented(table):
-            compact(lake, rows.sparkSession)
-            sweep(lake)
+        tidy(lake, rows.sparkSession, table)
 
     return frame.writeStream.foreachBatch(write)
 

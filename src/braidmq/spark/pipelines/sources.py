@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as ConsumerStart
 from braidmq.spark.options import merged
-from braidmq.spark.pipelines import avro, formats, table_source
+from braidmq.spark.pipelines import avro, formats, registry, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
 from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
@@ -46,39 +46,42 @@ class Opener:
     pipeline: Pipeline
     checkpoint: Checkpoint
 
-    def open(self, source: Source) -> DataFrame:
-        return with_watermark(self._frame(source), source.watermark, source.place)
+    def open(self, source: Source, query: str) -> DataFrame:
+        """The rows of a source for one query, under whose name the positions are published."""
+        return with_watermark(self._frame(source, query), source.watermark, source.place)
 
-    def _frame(self, source: Source) -> DataFrame:
+    def _frame(self, source: Source, query: str) -> DataFrame:
         match source:
             case TopicSource():
-                return formats.decode(self.records(source), source, self.schema(source))
+                source = registry.pinned(self.pipeline, source, self.checkpoint)
+                return formats.decode(self.records(source, query), source, self.schema(source))
             case FileSource():
                 return self._files(source)
             case TableSource():
                 return self._table(source)
 
-    def bad_rows(self, source: TopicSource) -> DataFrame:
-        records = self.records(source, f"{self._group}-bad")
+    def bad_rows(self, source: TopicSource, query: str) -> DataFrame:
+        source = registry.pinned(self.pipeline, source, self.checkpoint)
+        records = self.records(source, query, with_headers=True)
         return formats.bad_rows(records, source, self.schema(source), self.pipeline.name)
 
-    @property
-    def _group(self) -> str:
-        """How the groups begin in which positions are published; the name of the topic follows."""
-        return f"braid-{self.pipeline.name}"
+    def records(self, source: TopicSource, query: str, *, with_headers: bool = False) -> DataFrame:
+        """The records of a topic, undecoded; with their headers if the source asks for them, too.
 
-    def records(self, source: TopicSource, group: str | None = None) -> DataFrame:
-        """The records of a topic, undecoded."""
+        Each query has a group, so that one that is stuck shows.
+        """
+        with_headers = with_headers or Metadata.HEADERS in source.metadata
         reader = self.spark.readStream if source.stream else self.spark.read
         ours = {"subscribe": source.topic, "isolation": "read_committed", **self._start(source)}
         options = merged(ours, topic_options(self.pipeline, source.options))
-        if Metadata.HEADERS in source.metadata:
+        if with_headers:
             options["includeHeaders"] = "true"
         if source.stream:
-            options.setdefault("groupIdPrefix", group or self._group)
+            prefix = options.pop("groupidprefix", f"braid-{self.pipeline.name}")
+            options["groupIdPrefix"] = f"{prefix}-{query}"
         if source.stream and source.batch_records_max is not None:
             options["maxOffsetsPerTrigger"] = str(source.batch_records_max)
-        return reader.format("braid").schema(formats.columns_read(source)).options(**options).load()
+        return reader.format("braid").schema(formats.columns_read(with_headers)).options(**options).load()
 
     def _start(self, source: TopicSource) -> dict[str, str]:
         """For queries that have no checkpoint yet; `Preflight.keep_starts` has settled what is not fixed."""

@@ -25,7 +25,7 @@ from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import DAY_MICROSECONDS, LAST_DAY
 from braidmq.spark.reach import reach
-from braidmq.spark.sink_options import PREFIX
+from braidmq.spark.sink_ledger import is_ledger
 from braidmq.wire.messages.groups import ListedGroup
 
 BUCKETS_MAX = 200
@@ -38,8 +38,6 @@ BATCHES = (
     "topic string, partition int, base_offset long, records int, size_bytes long, codec string,"
     " produced_ms long, appended_ms long"
 )
-LEDGERS = f"{PREFIX}-"
-"""Groups in which the sink notes its decisions as offsets; nobody reads with them."""
 PARTITION_FETCH_BYTES = 4_194_304
 
 
@@ -236,12 +234,15 @@ class Lag:
 
 
 def lags(cluster: Cluster, topics: Iterable[str]) -> list[Lag]:
-    """The lag of every group that has committed offsets of these topics, as it is now."""
+    """The lag of every group that has committed offsets of these topics, as it is now.
+
+    Without the ledgers of the sink, whose offsets are numbers of batches.
+    """
     wanted = set(topics)
     groups = Groups(cluster)
     found: list[tuple[ListedGroup, Position]] = []
     for group in groups.all():
-        if group.group_id.startswith(LEDGERS):
+        if is_ledger(groups.texts(group.group_id, group.group_type).values()):
             continue
         positions = groups.positions(group.group_id, group.group_type)
         found += [(group, each) for each in positions if each.topic in wanted]

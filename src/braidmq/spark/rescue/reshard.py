@@ -32,8 +32,8 @@ from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
-from braidmq.spark.rescue.report import LEDGERS
 from braidmq.spark.rescue.translate import Translation, as_offsets, translate
+from braidmq.spark.sink_ledger import is_ledger
 from braidmq.wire.errors import ApiError, ErrorCode
 
 CAUGHT_UP_RECORDS = 1_000
@@ -255,7 +255,7 @@ def _groups(groups: Groups, job: Reshard) -> tuple[dict[str, dict[int, int]], li
     moved = []
     for listed in groups.all():
         name = listed.group_id
-        if name == job.group or name.startswith(LEDGERS):
+        if name == job.group or is_ledger(groups.texts(name, listed.group_type).values()):
             continue
         offsets = groups.committed(name, listed.group_type)
         if any(at.topic == job.into for at in offsets):

@@ -1,6 +1,7 @@
 """The messages Braid speaks, one module per area, in the notation of `braidmq.wire.schema`.
 
-Field and class names are Kafka's, versions are those of Kafka 4.2. Importing this package defines them all.
+Field and class names are Kafka's, versions are those that Kafka 4.3 advertises (no unstable
+ones). Importing this package defines them all.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from braidmq.wire.messages import (
     consumer_groups,
     fetch,
     groups,
+    leaders,
     metadata,
     offsets,
     produce,
     producers,
+    quorum,
     sasl,
     share_fetch,
     share_groups,
+    streams_groups,
     topics,
     transactions,
     versions,
@@ -31,13 +35,16 @@ __all__ = [
     "consumer_groups",
     "fetch",
     "groups",
+    "leaders",
     "metadata",
     "offsets",
     "produce",
     "producers",
+    "quorum",
     "sasl",
     "share_fetch",
     "share_groups",
+    "streams_groups",
     "topics",
     "transactions",
     "versions",

@@ -68,3 +68,32 @@ class DescribeLogDirsResponse(Message, api=Api.DESCRIBE_LOG_DIRS, versions=(1, 5
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3)
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
+
+
+class AlterReplicaLogDirTopic(Message):
+    name: str = string()
+    partitions: list[int] = array(int32)
+
+
+class AlterReplicaLogDir(Message):
+    path: str = string()
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
+
+
+class AlterReplicaLogDirsRequest(Message, api=Api.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), flexible=2):
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
+
+
+class AlterReplicaLogDirPartitionResult(Message):
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+class AlterReplicaLogDirTopicResult(Message):
+    topic_name: str = string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
+
+
+class AlterReplicaLogDirsResponse(Message, api=Api.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), flexible=2):
+    throttle_time_ms: int = int32()
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)

@@ -102,3 +102,20 @@ class IncrementalAlterConfigsResponse(
 ):
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+
+
+class ListConfigResourcesRequest(Message, api=Api.LIST_CONFIG_RESOURCES, versions=(0, 1), flexible=0):
+    """Version 0 lists resources of client metrics; from 1 on, no types asks for all of them."""
+
+    resource_types: list[int] = array(int8, since=1)
+
+
+class ConfigResource(Message):
+    resource_name: str = string()
+    resource_type: int = int8(since=1, default=16)
+
+
+class ListConfigResourcesResponse(Message, api=Api.LIST_CONFIG_RESOURCES, versions=(0, 1), flexible=0):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    config_resources: list[ConfigResource] = array(ConfigResource)

@@ -1,0 +1,85 @@
+"""Batches that wait to be appended to a partition, in the order in which they came.
+
+A batch waits while the partition's log is being opened, and while it is opened itself: a topic that stores
+another codec than the producer chose, or that needs to see keys, has it inflated, and that may take longer
+than the loop may stand still. It is done in a thread. Batches that come meanwhile wait behind it, or they
+would overtake it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from braidmq.broker.batch_form import Prepared
+from braidmq.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from braidmq.broker.group_commit import DiskThreads
+    from braidmq.broker.partition import Partition
+
+log = logging.getLogger("braid.disk")
+
+
+Turn = Callable[[Prepared | ApiError | None], None]
+"""Called when the batch may be appended: with what was made of it, why it is refused, or nothing."""
+
+
+class _Waiting(NamedTuple):
+    batch: bytearray
+    now_ms: int
+    turn: Turn
+
+
+class AppendLine:
+    """The line of one partition; it ends when nobody is left in it."""
+
+    __slots__ = ("_busy", "_ended", "_partition", "_threads", "_waiting")
+
+    def __init__(self, partition: Partition, threads: DiskThreads, ended: Callable[[], None]) -> None:
+        self._partition = partition
+        self._threads = threads
+        self._ended = ended
+        self._waiting: deque[_Waiting] = deque()
+        self._busy = False
+
+    def join(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
+        self._waiting.append(_Waiting(batch, now_ms, turn))
+        if not self._busy:
+            self._busy = True
+            self._partition.when_open(self._go_on)
+            self._partition.prefer_open()
+
+    def _go_on(self) -> None:
+        while self._waiting:
+            first = self._waiting[0]
+            if self._partition.is_open and self._partition.takes_long(first.batch):
+                self._prepare(first)
+                return
+            self._take_turn(None)
+        self._busy = False
+        self._ended()
+
+    def _take_turn(self, outcome: Prepared | ApiError | None) -> None:
+        try:
+            self._waiting.popleft().turn(outcome)
+        except Exception:
+            log.exception("%s: a batch was not taken", self._partition)
+
+    def _prepare(self, first: _Waiting) -> None:
+        outcome: Prepared | ApiError = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch was not prepared")
+
+        def run() -> None:
+            nonlocal outcome
+            try:
+                outcome = self._partition.prepare(memoryview(first.batch), first.now_ms)
+            except ApiError as error:
+                outcome = error
+
+        def done(_: BaseException | None) -> None:
+            self._take_turn(outcome)
+            self._go_on()
+
+        self._threads.submit(run, done)

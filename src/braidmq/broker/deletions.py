@@ -1,0 +1,195 @@
+"""Topics that were deleted: a durable record of each, and the removal of their files.
+
+The record is committed together with the end of the topic. Files go afterwards, in the background, a few
+at a time, so that neither other changes of topics nor syncs wait for them; what does not finish is
+continued at the next start. A directory is first renamed, so that one which is removed in part is never taken
+for a topic. The record is kept for some days after that: a copy of the directory that comes back from a
+backup is then known to be deleted, and not taken for lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+from braidmq.broker.group_commit import DiskThreads
+from braidmq.broker.topic import Topic
+from braidmq.broker.topic_directories import TRASH_SUFFIX
+from braidmq.cluster.store import Store
+from braidmq.config import MS_PER_DAY
+from braidmq.platform.clock import Clock
+from braidmq.platform.disk import Disk
+
+PREFIX = "deleted/"
+KEPT_MS = 7 * MS_PER_DAY
+KEPT_MAX = 10_000
+RETRY_S = 30.0
+FILES_PER_JOB = 16
+"""A stop waits for the job under way, and so do syncs where there is one thread for all of it."""
+
+log = logging.getLogger("braid.topics")
+
+
+class Deletion:
+    """A topic that was deleted and whose traces are not all gone."""
+
+    __slots__ = ("at_ms", "directory", "failures", "forgotten", "name", "retry_at_s", "topic_id")
+
+    def __init__(self, topic_id: bytes, name: str, directory: str, at_ms: int) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.directory = directory
+        self.at_ms = at_ms
+        self.forgotten = False
+        """Whether nothing is kept under the topic's name any more."""
+        self.failures = 0
+        self.retry_at_s = 0.0
+
+    @property
+    def key(self) -> str:
+        return PREFIX + self.topic_id.hex()
+
+    def to_json(self, done: bool) -> dict[str, Any]:
+        return {"name": self.name, "directory": self.directory, "at_ms": self.at_ms, "done": done}
+
+
+class Deletions:
+    """The recorded deletions of this broker."""
+
+    def __init__(self, store: Store, disk: Disk, root: Path, threads: DiskThreads, clock: Clock) -> None:
+        self._store = store
+        self._disk = disk
+        self._root = root
+        self._threads = threads
+        self._clock = clock
+        self._under_way: list[Deletion] = []
+        self._done: dict[str, Deletion] = {}
+
+    def load(self) -> None:
+        """Reads the records of earlier runs."""
+        found = []
+        for key, value in self._store.items(PREFIX):
+            topic_id = bytes.fromhex(key.removeprefix(PREFIX))
+            deletion = Deletion(topic_id, value["name"], value["directory"], value["at_ms"])
+            deletion.forgotten = value["done"]
+            found.append(deletion)
+        found.sort(key=lambda deletion: deletion.at_ms)
+        self._under_way = [deletion for deletion in found if not deletion.forgotten]
+        self._done = {deletion.key: deletion for deletion in found if deletion.forgotten}
+
+    @property
+    def directories(self) -> set[str]:
+        """The directories that may be removed."""
+        return {deletion.directory for deletion in (*self._under_way, *self._done.values())}
+
+    @property
+    def unfinished(self) -> list[Deletion]:
+        """Deletions that a stop or a crash came between."""
+        return [deletion for deletion in self._under_way if not deletion.forgotten]
+
+    def holds(self, topic_id: bytes) -> bool:
+        """Whether the deletion of this topic is on record."""
+        return self._store.get(PREFIX + topic_id.hex()) is not None
+
+    def found_again(self, directories: list[str]) -> None:
+        """These are there though their removal was finished, as after restoring a backup."""
+        bases = {name.removesuffix(TRASH_SUFFIX) for name in directories}
+        for deletion in list(self._done.values()):
+            if deletion.directory in bases:
+                self._under_way.append(self._done.pop(deletion.key))
+
+    def begin(self, topic: Topic) -> Deletion:
+        """The deletion of a topic, to be committed."""
+        return Deletion(topic.id, topic.name, topic.path.name, self._clock.wall_ms())
+
+    def outdated(self) -> list[str]:
+        """The keys of records that are no longer needed, to be deleted with the next commit."""
+        before_ms = self._clock.wall_ms() - KEPT_MS
+        old = takewhile(lambda item: item[1].at_ms < before_ms, self._done.items())
+        too_many = islice(self._done, max(len(self._done) - KEPT_MAX, 0))
+        return [key for key, _ in old] or list(too_many)
+
+    def committed(self, deletion: Deletion, outdated: list[str]) -> None:
+        """From now on the topic's files are removed."""
+        self._under_way.append(deletion)
+        for key in outdated:
+            self._done.pop(key, None)
+
+    # -- removal --------------------------------------------------------------------------------
+
+    async def remove(self) -> None:
+        """One round: removes the files of every topic that was deleted."""
+        removed = []
+        for deletion in list(self._under_way):
+            if deletion.retry_at_s > self._clock.monotonic():
+                continue
+            try:
+                await self._remove_one(self._root / deletion.directory)
+                removed.append(deletion)
+            except OSError as error:
+                # Once is no trouble: a sync or a checkpoint that was under way may have added a file.
+                deletion.failures += 1
+                if deletion.failures == 1:
+                    continue
+                deletion.retry_at_s = self._clock.monotonic() + RETRY_S
+                log.error(
+                    "topic %s was deleted, and its files in %s could not be removed, which is tried again"
+                    " in %.0f s: %s", deletion.name, deletion.directory, RETRY_S, error,
+                )  # fmt: skip
+        await self._finish(removed)
+
+    async def _remove_one(self, directory: Path) -> None:
+        trash = directory.with_name(directory.name + TRASH_SUFFIX)
+        await self._remove_trash(trash)
+        if await self._exists(directory):
+            await self._threads.run(lambda: self._disk.rename(directory, trash))
+            await self._remove_trash(trash)
+
+    async def _remove_trash(self, trash: Path) -> None:
+        if not await self._exists(trash):
+            return
+        for name in await self._listed(trash):
+            if name.isdecimal():
+                files = iter(await self._listed(trash / name))
+                while some := list(islice(files, FILES_PER_JOB)):
+                    await self._threads.run(_unlinking(self._disk, trash / name, some))
+        await self._threads.run(lambda: self._disk.remove_tree(trash))
+
+    async def _listed(self, directory: Path) -> list[str]:
+        names: list[str] = []
+        await self._threads.run(lambda: names.extend(self._disk.listdir(directory)))
+        return names
+
+    async def _exists(self, path: Path) -> bool:
+        found: list[bool] = []
+        await self._threads.run(lambda: found.append(self._disk.exists(path)))
+        return found[0]
+
+    async def _finish(self, removed: list[Deletion]) -> None:
+        for deletion in removed:
+            self._under_way.remove(deletion)
+        # One that is not forgotten stays on record as it is: the next start does the rest.
+        done = [deletion for deletion in removed if deletion.forgotten]
+        puts = {deletion.key: deletion.to_json(done=True) for deletion in done}
+        if not puts:
+            return
+        try:
+            await self._threads.run(lambda: self._store.commit(puts))
+        except OSError as error:
+            log.error("the end of %d deletions could not be recorded: %s", len(done), error)
+            return
+        self._done.update({deletion.key: deletion for deletion in done})
+
+
+def _unlinking(disk: Disk, directory: Path, names: list[str]) -> Callable[[], None]:
+    def run() -> None:
+        for name in names:
+            # What stays is met again, and complained of, when the directory is removed.
+            with suppress(OSError):
+                disk.unlink(directory / name)
+
+    return run

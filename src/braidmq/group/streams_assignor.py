@@ -1,0 +1,159 @@
+"""Which member of a streams group gets which task: evenly over members and processes, with little moved.
+
+A member is a thread, and threads of a process share its folder of state. Active tasks come first: a task
+stays with its member, then with its process, then goes to a process that has a standby of it, as long as
+nobody gets more than an equal share; the rest goes to the least loaded. Standbys of tasks that have state are
+then spread over other processes in the same way. `assign` is a pure function; everything is sorted first.
+
+There are no warm-up tasks: a task that moves is restored by its new owner, as with Kafka's own assignor.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from braidmq.group.streams_tasks import NO_TASKS, Role, Task, Tasks
+from braidmq.group.streams_topology import Shape
+
+Place = tuple[str, int]
+
+
+class Thread(NamedTuple):
+    """A member as the assignor sees it."""
+
+    process_id: str
+    had: Tasks = NO_TASKS
+
+
+def assign(
+    threads: Mapping[str, Thread], shapes: Mapping[str, Shape], standby_replicas: int
+) -> dict[str, Tasks]:
+    """The tasks of each member. Every task has an active one if there are members."""
+    if not threads:
+        return {}
+    plan = _Plan(threads)
+    places = [(name, number) for name, shape in sorted(shapes.items()) for number in range(shape.tasks)]
+    left = plan.keep_active(places)
+    left = plan.return_to_process(left, _processes_of(threads, Role.ACTIVE), len(places))
+    left = plan.return_to_process(left, _processes_of(threads, Role.STANDBY), len(places))
+    plan.hand_out(left, Role.ACTIVE)
+    stateful = [place for place in places if shapes[place[0]].stateful]
+    plan.add_standbys(stateful, standby_replicas)
+    return {member_id: frozenset(tasks) for member_id, tasks in plan.tasks.items()}
+
+
+def _processes_of(threads: Mapping[str, Thread], role: Role) -> dict[Place, list[str]]:
+    found: dict[Place, list[str]] = {}
+    for _, thread in sorted(threads.items()):
+        for task in thread.had:
+            if task.role is role:
+                found.setdefault(task.place, []).append(thread.process_id)
+    return found
+
+
+class _Plan:
+    """An assignment in the making."""
+
+    def __init__(self, threads: Mapping[str, Thread]) -> None:
+        self.tasks: dict[str, list[Task]] = {member_id: [] for member_id in sorted(threads)}
+        self._threads = threads
+        self._members_of: dict[str, list[str]] = {}
+        self._load_of: dict[str, int] = {}
+        self._places_of: dict[str, set[Place]] = {}
+        for member_id in self.tasks:
+            process_id = threads[member_id].process_id
+            self._members_of.setdefault(process_id, []).append(member_id)
+            self._load_of[process_id] = 0
+            self._places_of[process_id] = set()
+
+    def keep_active(self, places: list[Place]) -> list[Place]:
+        """Leaves tasks where they are, up to an equal share; returns those that need somebody."""
+        known, kept = set(places), set[Place]()
+        share, larger_shares = divmod(len(places), len(self.tasks))
+        for member_id in self.tasks:
+            mine = [
+                task.place
+                for task in self._threads[member_id].had
+                if task.role is Role.ACTIVE and task.place in known and task.place not in kept
+            ]
+            # By partition: who has to give some up keeps tasks of all subtopologies.
+            mine.sort(key=lambda place: (place[1], place[0]))
+            most = share
+            if larger_shares and len(mine) > share:
+                most += 1
+                larger_shares -= 1
+            for place in mine[:most]:
+                self._give(member_id, place, Role.ACTIVE)
+                kept.add(place)
+        return [place for place in places if place not in kept]
+
+    def return_to_process(
+        self, places: list[Place], processes: Mapping[Place, list[str]], total: int
+    ) -> list[Place]:
+        """Gives tasks to members of processes that have their state, if those have less than a share."""
+        share, left = total // len(self.tasks), []
+        for place in places:
+            near = [one for process_id in processes.get(place, ()) for one in self._members_of[process_id]]
+            taker = min(near, key=self._rank, default=None)
+            if taker is not None and len(self.tasks[taker]) < share:
+                self._give(taker, place, Role.ACTIVE)
+            else:
+                left.append(place)
+        return left
+
+    def hand_out(self, places: Iterable[Place], role: Role) -> None:
+        """Gives each to the least loaded member of a process that does not have it; none if all have it."""
+        queue = [(*self._rank(member_id), member_id) for member_id in self.tasks]
+        heapq.heapify(queue)
+        for place in places:
+            passed = []
+            while queue:
+                rank = heapq.heappop(queue)
+                member_id = rank[-1]
+                now = (*self._rank(member_id), member_id)
+                if now != rank:
+                    heapq.heappush(queue, now)
+                elif place in self._places_of[self._threads[member_id].process_id]:
+                    passed.append(now)
+                else:
+                    self._give(member_id, place, role)
+                    passed.append((*self._rank(member_id), member_id))
+                    break
+            for each in passed:
+                heapq.heappush(queue, each)
+
+    def add_standbys(self, places: list[Place], replicas: int) -> None:
+        """Copies of tasks in other processes: with members that had one, then with the least loaded."""
+        total = len(places) * replicas + sum(map(len, self.tasks.values()))
+        share = -(-total // len(self.tasks))
+        had: dict[Place, list[str]] = {}
+        for role in (Role.ACTIVE, Role.STANDBY):
+            for member_id in self.tasks:
+                for task in self._threads[member_id].had:
+                    if task.role is role:
+                        had.setdefault(task.place, []).append(member_id)
+        for _ in range(min(replicas, len(self._members_of) - 1)):
+            left = []
+            for place in places:
+                for member_id in had.get(place, ()):
+                    if len(self.tasks[member_id]) < share and not self._has(member_id, place):
+                        self._give(member_id, place, Role.STANDBY)
+                        break
+                else:
+                    left.append(place)
+            self.hand_out(left, Role.STANDBY)
+
+    def _has(self, member_id: str, place: Place) -> bool:
+        return place in self._places_of[self._threads[member_id].process_id]
+
+    def _rank(self, member_id: str) -> tuple[int, float]:
+        process_id = self._threads[member_id].process_id
+        return len(self.tasks[member_id]), self._load_of[process_id] / len(self._members_of[process_id])
+
+    def _give(self, member_id: str, place: Place, role: Role) -> None:
+        self.tasks[member_id].append(Task(role, *place))
+        process_id = self._threads[member_id].process_id
+        self._load_of[process_id] += 1
+        self._places_of[process_id].add(place)

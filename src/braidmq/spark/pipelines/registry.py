@@ -1,0 +1,68 @@
+"""Which id of a schema registry the values of a source carry.
+
+There is no registry to ask for the schema of an id. The file has one schema, which is that of the id in the
+file (`registry_id`) or else of the first record the source meets. That id is kept with the checkpoint, and a
+value with another one is a bad record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.consumer import Consumer
+from braidmq.client.consumer import Start as Edge
+from braidmq.client.offsets import list_offsets
+from braidmq.spark.pipelines import avro
+from braidmq.spark.pipelines.checkpoint import Checkpoint
+from braidmq.spark.pipelines.connecting import connect
+from braidmq.spark.pipelines.mistakes import PipelineError
+from braidmq.spark.pipelines.model import Framing, Pipeline, Start, TopicSource
+
+READ_COMMITTED = 1
+POLLS_MAX = 20
+WAIT_S = 0.5
+
+
+def pinned(pipeline: Pipeline, source: TopicSource, checkpoint: Checkpoint) -> TopicSource:
+    """The source with the id its values must have; PipelineError where no record tells it yet."""
+    known = with_kept_id(source, checkpoint)
+    if known.avro is None or known.avro.framing is Framing.PLAIN or known.avro.registry_id is not None:
+        return known
+    with connect(pipeline, source) as cluster:
+        found = _first_id(cluster, source)
+    if found is None:
+        raise PipelineError(
+            f"{source.place}: topic {source.topic} holds no record to learn the registry id of the schema"
+            " from; send one, or write registry_id: and the number"
+        )
+    checkpoint.keep_registry_id(source.name, found)
+    return with_kept_id(source, checkpoint)
+
+
+def with_kept_id(source: TopicSource, checkpoint: Checkpoint) -> TopicSource:
+    """The source with the id of the file, or of an earlier run, as far as there is one."""
+    if source.avro is None or source.avro.framing is Framing.PLAIN or source.avro.registry_id is not None:
+        return source
+    return replace(source, avro=replace(source.avro, registry_id=checkpoint.registry_id(source.name)))
+
+
+def _first_id(cluster: Cluster, source: TopicSource) -> int | None:
+    """Of the first record from the start on; where that is the end, of a last one."""
+    some = [TopicPartition(source.topic, index) for index in range(cluster.partition_count(source.topic))]
+    firsts = list_offsets(cluster, dict.fromkeys(some, int(Edge.EARLIEST)))
+    ends = list_offsets(cluster, dict.fromkeys(some, int(Edge.LATEST)), READ_COMMITTED)
+    starts = {at: ends[at].offset - 1 for at in some}
+    if source.start is not Start.LATEST:
+        asked = Edge.EARLIEST if source.start is Start.EARLIEST else source.start
+        found = list_offsets(cluster, dict.fromkeys(some, int(asked)))
+        starts |= {at: spot.offset for at, spot in found.items() if spot.offset >= 0}
+    consumer = Consumer(cluster, reset=Edge.EARLIEST)
+    for at in some:
+        if firsts[at].offset < ends[at].offset:
+            consumer.seek(*at, max(firsts[at].offset, min(starts[at], ends[at].offset - 1)))
+    for _ in range(POLLS_MAX if any(firsts[at].offset < ends[at].offset for at in some) else 0):
+        for message in consumer.poll(WAIT_S):
+            if message.value is not None and (found_id := avro.registry_id(message.value)) is not None:
+                return found_id
+    return None

@@ -1,0 +1,40 @@
+"""Timestamps of records that Spark has no room for.
+
+A record has milliseconds in 64 bits, a timestamp of Spark microseconds in as many. The kernel holds what is
+too large at the ends of 64 bits, where no whole number of milliseconds lies: so it is found here, and said,
+before it is taken for a time.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from braidmq.client.cluster import TopicPartition
+
+INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
+
+
+class TimestampTooLarge(RuntimeError):
+    """A record whose timestamp cannot be one of Spark's."""
+
+    def __init__(self, at: TopicPartition, offset: int) -> None:
+        super().__init__(
+            f"{at}: the record at offset {offset} has a timestamp that is too large for Spark's microseconds"
+            f" (beyond {INT64_MAX // 1000} ms). Leave the column out, .schema('key binary, value binary'), or"
+            " read around that offset; message.timestamp.after.max.ms keeps such records out of a topic"
+        )
+        self.at = at
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type[TimestampTooLarge], tuple[object, ...]]:
+        return TimestampTooLarge, (self.at, self.offset)
+
+
+def check_times(at: TopicPartition, times: pa.Array, offsets: pa.Array) -> None:
+    """TimestampTooLarge where a time lies at an end of 64 bits."""
+    numbers = times.view(pa.int64())
+    ends = pc.min_max(numbers).as_py()
+    for end, limit in ((ends["max"], INT64_MAX), (ends["min"], INT64_MIN)):
+        if end == limit:
+            raise TimestampTooLarge(at, offsets[pc.index(numbers, end).as_py()].as_py())

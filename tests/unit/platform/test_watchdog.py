@@ -1,0 +1,65 @@
+"""The watchdog: stalls of the loop are counted and logged once, with the stack that was caught."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from braidmq.platform.watchdog import Watchdog
+
+LIMIT_MS = 20
+
+
+def stand_still(watchdog: Watchdog) -> None:
+    """Holds up the loop without holding the interpreter, until the watchdog has looked."""
+    for _ in range(5000):
+        if watchdog.caught is not None:
+            return
+        time.sleep(0.002)
+    raise TimeoutError("the watchdog did not look")
+
+
+async def beaten(watchdog: Watchdog) -> None:
+    """Returns when the loop has had its heartbeat again."""
+    seen = watchdog.stalls
+    for _ in range(1000):
+        if watchdog.stalls != seen:
+            return
+        await asyncio.sleep(0.005)
+
+
+def test_a_turn_over_the_limit_is_logged_once_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    """L14: what made everybody wait can be read in the log, and counted."""
+
+    async def run() -> Watchdog:
+        watchdog = Watchdog(LIMIT_MS)
+        watchdog.start()
+        stand_still(watchdog)
+        await beaten(watchdog)
+        watchdog.stop()
+        return watchdog
+
+    with caplog.at_level(logging.WARNING):
+        watchdog = asyncio.run(run())
+    assert watchdog.stalls == 1
+    assert watchdog.longest_s > LIMIT_MS / 1000
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "braid.watchdog"]
+    assert "stand_still" in told
+
+
+def test_a_loop_that_turns_is_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
+    """L14: an idle loop and a busy one with short turns are fine."""
+
+    async def run() -> Watchdog:
+        watchdog = Watchdog(10_000)
+        watchdog.start()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        watchdog.stop()
+        return watchdog
+
+    assert asyncio.run(run()).stalls == 0
+    assert not caplog.records
