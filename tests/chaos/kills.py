@@ -1,8 +1,10 @@
-"""kill -9 of a loaded broker, again and again, with the history checked at the end.
+"""kill -9 and SIGTERM of a loaded broker, again and again, with the history checked at the end.
 
 One broker, by default under `flush=sync`; several producers and consumers work on several partitions; it is
-killed at random moments, sometimes again while it still recovers. Segments are small and checkpoints
-frequent, so that kills fall into rolls and checkpoints too. The run ends with a full read.
+killed at random moments, sometimes again while it still recovers, and sometimes told to stop: once, twice, or
+killed while it stops. After a stop that came to its end the next start may have nothing to recover. Segments
+are small and checkpoints frequent, so that kills fall into rolls and checkpoints too. The run ends with a
+full read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ TOPIC = "chaos"
 CHECKPOINT_INTERVAL_MS = 300
 TOPIC_OPTIONS = {"segment.bytes": str(4 << 20)}
 KILL_WITHIN_RECOVERY = 0.2
-STOP_CLEANLY = 0.1
+TERMINATE = 0.35
+TERMINATE_TWICE = 0.3
+KILL_WITHIN_STOP = 0.2
+RECOVERING = "partitions after an unclean stop"
 READ_AGAIN_EVERY = 5
 
 
@@ -43,6 +48,8 @@ class Plan:
     """The broker runs up to this long under load between two kills."""
     flush: str = "sync"
     """With async a power loss may take what was acked; a dead process alone must not."""
+    only_stops: bool = False
+    """SIGTERM each time, and no kill within the stop."""
 
 
 @dataclass(slots=True)
@@ -51,6 +58,8 @@ class Progress:
     history: History
     elapsed_s: float
     what: str = "kills"
+    recoveries: int = 0
+    """How often the broker said that it had something to recover."""
 
     def __str__(self) -> str:
         history = self.history
@@ -79,7 +88,10 @@ def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Prog
                 if plan.seconds is not None and time.monotonic() - began > plan.seconds:
                     break
                 let_work(journal, chance, plan.load_s_max)
-                progress.kills += kill_and_restart(server, chance)
+                if plan.only_stops:
+                    progress.kills += stop_and_restart(server, chance)
+                else:
+                    progress.kills += kill_and_restart(server, chance)
                 progress.elapsed_s = time.monotonic() - began
                 if progress.kills % READ_AGAIN_EVERY == 0:
                     _read_somewhere_again(journal, server.bootstrap, chance, plan.partitions, progress.kills)
@@ -89,6 +101,7 @@ def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Prog
             raise
         journal.finish([*senders, *followers])
         read_everything(journal, server.bootstrap, TOPIC, plan.partitions)
+        progress.recoveries = server.stderr.count(RECOVERING)
     journal.history.conclude()
     progress.elapsed_s = time.monotonic() - began
     report(progress)
@@ -114,18 +127,41 @@ def let_work(journal: Journal, chance: random.Random, seconds_max: float) -> Non
 
 
 def kill_and_restart(server: BrokerProcess, chance: random.Random) -> int:
-    """One kill, or two when the second hits the broker that is recovering; now and then a clean stop first.
+    """SIGTERM or kill -9; after that another kill may hit the broker that is recovering.
 
-    Returns the number of kills.
+    Returns how often it died.
     """
-    if chance.random() < STOP_CLEANLY:
-        server.restart()
+    if chance.random() < TERMINATE:
+        if chance.random() < KILL_WITHIN_STOP:
+            return _kill_within_stop(server, chance.uniform(0, 0.2))
+        return stop_and_restart(server, chance)
     server.kill()
     kills = 1
     if chance.random() < KILL_WITHIN_RECOVERY:
         kills += _kill_within_start(server, chance.uniform(0, 0.3))
     server.restart()
     return kills
+
+
+def _kill_within_stop(server: BrokerProcess, after_s: float) -> int:
+    os.kill(server.pid, signal.SIGTERM)
+    time.sleep(after_s)
+    server.kill()
+    server.start()
+    return 1
+
+
+def stop_and_restart(server: BrokerProcess, chance: random.Random) -> int:
+    """SIGTERM, or two of them; ChaosFailed if the next start has something to recover."""
+    recoveries = server.stderr.count(RECOVERING)
+    if chance.random() < TERMINATE_TWICE:
+        os.kill(server.pid, signal.SIGTERM)
+        time.sleep(chance.uniform(0, 0.05))
+    server.stop()
+    server.start()
+    if server.stderr.count(RECOVERING) != recoveries:
+        raise ChaosFailed("the broker had to recover after it had stopped by itself")
+    return 1
 
 
 def _kill_within_start(server: BrokerProcess, after_s: float) -> int:

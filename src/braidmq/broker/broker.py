@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,12 +39,13 @@ from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
+from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
 from braidmq.platform.clock import Clock, SystemClock
 from braidmq.platform.disk import Disk, RealDisk
-from braidmq.platform.lock import DirectoryLock
+from braidmq.platform.lock import DirectoryLock, Lock
 from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -68,7 +69,13 @@ class Broker:
     """A single-node broker over one data directory."""
 
     def __init__(
-        self, config: Config, data: Path, disk: Disk | None = None, clock: Clock | None = None
+        self,
+        config: Config,
+        data: Path,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        threads: Callable[[asyncio.AbstractEventLoop, int], DiskThreads] = DiskThreads,
+        lock: Callable[[Path], Lock] = DirectoryLock,
     ) -> None:
         self.config = config
         self.data = data
@@ -76,15 +83,15 @@ class Broker:
         self.clock: Clock = clock or SystemClock()
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
-        self._lock = DirectoryLock(data)
+        self._lock = lock(data)
         try:
             self.store = _open_store(self.disk, data)
         except BaseException:
             self._lock.release()
             raise
-        self.threads = DiskThreads(loop, config.log_sync_threads)
+        self.threads = threads(loop, config.log_sync_threads)
         # Apart from those that sync: an ack must not wait for somebody's cold read.
-        self.readers = DiskThreads(loop, config.log_read_threads)
+        self.readers = threads(loop, config.log_read_threads)
         self._opener = Opener(self.readers, self._open_log)
         self._commit = GroupCommit(loop, self.threads)
         self._files = FileCache(config.log_files_open_max)
@@ -286,6 +293,9 @@ class Broker:
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
         if found is None:
+            # Before anything is kept: a directory whose name a power loss takes back takes all with it.
+            self.disk.makedirs(self.data / "topics")
+            sync_ancestors(self.disk, self.data / "topics")
             found = new_uuid().hex()
             self.store.commit({CLUSTER_KEY: found})
         return str(found)

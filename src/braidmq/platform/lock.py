@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Protocol
 
 TRIES = 5
 PAUSE_S = 0.02
@@ -14,6 +15,12 @@ PAUSE_S = 0.02
 
 class DirectoryInUse(OSError):
     """Another process holds the directory."""
+
+
+class Lock(Protocol):
+    """What keeps others from a directory until it is released."""
+
+    def release(self) -> None: ...
 
 
 class DirectoryLock:
