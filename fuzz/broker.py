@@ -175,7 +175,13 @@ class BrokerUnderTest:
         theirs.setblocking(False)
         closings: list[str] = []
         connection = Connection(
-            theirs, "fuzz", self._loop, self._pool, self._limits, lambda _, why, __: closings.append(why)
+            theirs,
+            "fuzz",
+            self._loop,
+            self._pool,
+            self._limits,
+            lambda _, why, __: closings.append(why),
+            self._broker.readers.submit,
         )
         try:
             return self._loop.run_until_complete(self._converse(connection, ours, pieces, closings))
