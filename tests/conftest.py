@@ -6,8 +6,13 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from braidmq.testing import BrokerProcess, broker
+
+# A machine under load must not fail a test: none has a time to keep to.
+settings.register_profile("braid", deadline=None)
+settings.load_profile("braid")
 
 _numbers = itertools.count(1)
 
