@@ -68,7 +68,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._limit_s / 4):
-            if self.caught is None and time.monotonic() - self._due_s > self._limit_s:
+            # Half of the limit: a stall just over it would be over before the next look.
+            if time.monotonic() - self._due_s > self._limit_s / 2:
                 frame = sys._current_frames().get(self._loop_thread)
                 if frame is not None:
                     self.caught = "".join(traceback.format_stack(frame)[-FRAMES_MAX:]).rstrip()
