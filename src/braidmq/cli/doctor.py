@@ -104,8 +104,11 @@ def _lock(directory: Path) -> DirectoryLock:
 
 def _partitions(directory: Path) -> list[Path]:
     """Directories with segments in them, without those of deleted topics that wait to be removed."""
-    found = {path.parent for path in (directory / "topics").rglob("*.log")}
-    return sorted(path for path in found if not any(part.endswith(".deleted") for part in path.parts))
+    root = directory / "topics"
+    found = {path.parent for path in root.rglob("*.log")}
+    return sorted(
+        path for path in found if not any(part.endswith(".deleted") for part in path.relative_to(root).parts)
+    )
 
 
 def _examine_partition(directory: Path, path: Path, repair: bool) -> Report:

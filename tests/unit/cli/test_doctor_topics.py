@@ -215,3 +215,13 @@ def test_a_name_that_nothing_was_set_aside_of_is_a_mistake(
     assert main(["doctor", str(tmp_path), "--adopt", "orders"]) == 2
     assert "no directory that the metadata does not know is called orders" in capsys.readouterr().err
     assert journal(tmp_path).read_bytes() == before
+
+
+def test_data_under_a_directory_that_is_called_deleted_are_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O1 N4: what is passed over are the directories of deleted topics, not all below such a name."""
+    data = tmp_path / "broker.deleted" / "data"
+    data.mkdir(parents=True)
+    tell(data, fill)
+    assert examine(capsys, 0, str(data))["partitions"] == 2
