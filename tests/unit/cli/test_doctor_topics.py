@@ -220,7 +220,7 @@ def test_a_name_that_nothing_was_set_aside_of_is_a_mistake(
 def test_data_under_a_directory_that_is_called_deleted_are_verified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """O1 N4: only the directories of deleted topics are passed over, not everything in a copy of that name."""
+    """O1 N4: what is passed over are the directories of deleted topics, not all below such a name."""
     data = tmp_path / "broker.deleted" / "data"
     data.mkdir(parents=True)
     tell(data, fill)
