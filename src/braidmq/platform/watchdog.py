@@ -70,6 +70,11 @@ class Watchdog:
         while not self._ended.wait(self._limit_s / 4):
             # Half of the limit: a stall just over it would be over before the next look.
             if time.monotonic() - self._due_s > self._limit_s / 2:
-                frame = sys._current_frames().get(self._loop_thread)
-                if frame is not None:
-                    self.caught = "".join(traceback.format_stack(frame)[-FRAMES_MAX:]).rstrip()
+                self.caught = self._stack()
+
+    def _stack(self) -> str | None:
+        """Where the loop stands, as text: a frame that is kept keeps alive all that its locals hold."""
+        frame = sys._current_frames().get(self._loop_thread)
+        if frame is None:
+            return None
+        return "".join(traceback.format_stack(frame)[-FRAMES_MAX:]).rstrip()

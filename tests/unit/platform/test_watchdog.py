@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 
 import pytest
 
@@ -64,3 +65,30 @@ def test_a_loop_that_turns_is_not_complained_about(caplog: pytest.LogCaptureFixt
 
     assert asyncio.run(run()).stalls == 0
     assert not caplog.records
+
+
+def test_what_a_stalled_turn_held_is_let_go(caplog: pytest.LogCaptureFixture) -> None:
+    """L14: the stack is kept as text; a frame would keep an inflated batch alive until the next stall."""
+
+    class Batch:
+        """Something large."""
+
+    def stall(watchdog: Watchdog) -> weakref.ref[Batch]:
+        held = Batch()
+        stand_still(watchdog)
+        return weakref.ref(held)
+
+    async def run() -> None:
+        watchdog = Watchdog(LIMIT_MS)
+        watchdog.start()
+        kept = stall(watchdog)
+        await beaten(watchdog)
+        for _ in range(1000):
+            if kept() is None:
+                break
+            await asyncio.sleep(0.005)
+        assert kept() is None
+        watchdog.stop()
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(run())
