@@ -155,7 +155,10 @@ class Partition:
             self._refusal = outcome
         waits, self._open_waits = self._open_waits, None
         for then in waits or ():
-            then()
+            try:
+                then()
+            except Exception:
+                logger.exception("%s: one who waited for the log has failed", self)
         if self._watchers:
             self._notify()
 
@@ -163,6 +166,8 @@ class Partition:
         """Takes a log that was opened elsewhere, in a thread that recovered it."""
         assert self._log is None, f"{self} is open already"
         self._log = log
+        # They may have changed while the log was opened.
+        log.reconfigure(self._config)
         self._judge_ready()
 
     def _judge_ready(self) -> None:
