@@ -3,7 +3,8 @@
 A partition with unsynced records is handed to a small pool of threads, where the disk is waited for with
 the interpreter free. While its sync is under way more records may arrive; they go with the next one. So the
 rate of syncs follows the disk, and the number of records per sync follows the load. Starting a sync is put
-off to the end of the loop's turn, so that all requests read in that turn share it.
+off to the end of the loop's turn, so that all requests read in that turn share it. A sync keeps its files
+open until it ends, so not all of ten thousand partitions are begun at once; those that wait gather records.
 
 Threads report through one queue and one wake-up of the loop. A sync that fails stops its partition for
 good: after a failed fsync the kernel may have dropped the very pages that failed, so a second try that
@@ -22,7 +23,15 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Protocol
+
+from braidmq.platform.disk import NO_FILES
+
+UNDER_WAY_MAX = 64
+"""Syncs that are begun at once: enough to keep the threads busy."""
+NO_FILES_PAUSE_S = 0.1
+"""How long to wait when the process has no file left to open. Nothing was synced then, so nothing failed."""
 
 log = logging.getLogger("braid.disk")
 
@@ -157,6 +166,7 @@ class GroupCommit:
         self._wanted: dict[Flushable, None] = {}
         self._under_way: set[Flushable] = set()
         self._scheduled = False
+        self._puts_off = False
         self._idle: asyncio.Event | None = None
 
     def request(self, partition: Flushable) -> None:
@@ -168,17 +178,28 @@ class GroupCommit:
 
     def _start(self) -> None:
         self._scheduled = False
-        for partition in [p for p in self._wanted if p not in self._under_way]:
+        room = UNDER_WAY_MAX - len(self._under_way)
+        for partition in list(islice((p for p in self._wanted if p not in self._under_way), room)):
             del self._wanted[partition]
             try:
                 job = partition.flush_begin()
             except Exception as caught:
-                self._stop(partition, caught)
+                if isinstance(caught, OSError) and caught.errno in NO_FILES:
+                    self._put_off(partition, caught)
+                else:
+                    self._stop(partition, caught)
                 continue
+            self._puts_off = False
             if job is not None:
                 self._under_way.add(partition)
                 self._threads.submit(job.run, _finisher(self, partition, job))
         self._tell_if_idle()
+
+    def _put_off(self, partition: Flushable, why: OSError) -> None:
+        if not self._puts_off:
+            self._puts_off = True
+            log.error("%s: syncs wait until a file can be opened: %s", partition, why)
+        self._loop.call_later(NO_FILES_PAUSE_S, self.request, partition)
 
     def finish(self, partition: Flushable, job: Job, error: BaseException | None) -> None:
         self._under_way.discard(partition)
@@ -188,7 +209,7 @@ class GroupCommit:
             partition.flush_done(job, error)
         except Exception as caught:
             self._stop(partition, caught)
-        if partition in self._wanted:
+        if self._wanted:
             self._start()
         self._tell_if_idle()
 

@@ -166,6 +166,8 @@ class Partition:
         """Takes a log that was opened elsewhere, in a thread that recovered it."""
         assert self._log is None, f"{self} is open already"
         self._log = log
+        # They may have changed while the log was opened.
+        log.reconfigure(self._config)
         self._judge_ready()
 
     def _judge_ready(self) -> None:
@@ -340,8 +342,13 @@ class Partition:
             raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
         except OSError as error:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot be read: {error}") from error
-        if found is not None and not self.dirty:
-            found.hot = False
+        if found is not None:
+            if log.files.is_one_too_many(found):
+                # As if there were no records yet: writers need files, too.
+                found.release()
+                return None
+            if not self.dirty:
+                found.hot = False
         return found
 
     def _fetch_cold(self, job: ColdJob) -> None:

@@ -92,6 +92,10 @@ class FileCache:
     def __len__(self) -> int:
         return len(self._ring) + len(self._aside)
 
+    def is_one_too_many(self, slice_: FileSlice) -> bool:
+        """Whether this is the only use of its file, and as many others are in use as may be open."""
+        return len(self._aside) >= self.max_open and slice_.file is not None and slice_.file.pins == 1
+
     def open(self, disk: Disk, path: str, create: bool = False) -> OpenFile:
         """The open file at `path`; opened if need be."""
         found = self._find(path)

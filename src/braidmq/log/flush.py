@@ -38,10 +38,14 @@ class FlushJob:
         self.position = self.segment.size_bytes
         self.begun_ms = 0
         self.error: OSError | None = None
-        for segment in dirty:
-            file = segment.open()
-            file.pin()
-            self._files.append(file)
+        try:
+            for segment in dirty:
+                file = segment.open()
+                file.pin()
+                self._files.append(file)
+        except OSError:
+            self.release()
+            raise
 
     def cut_to(self, end_offset: int, segment: Segment, position: int) -> None:
         """The log was cut while the job is under way: it makes durable what is left."""

@@ -33,7 +33,7 @@ from braidmq.log.segment_list import SegmentList
 from braidmq.log.swap import Swap
 from braidmq.log.transactions import EndMarker, Guard, end_marker
 from braidmq.platform.clock import Clock
-from braidmq.platform.disk import NO_ROOM, Disk
+from braidmq.platform.disk import NO_FILES, NO_ROOM, Disk
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, parse_header, stamp
 
@@ -250,6 +250,10 @@ class Log:
         hot = segment is self._active and segment.size_bytes - position <= HOT_BYTES
         return FileSlice(file, position, size, hot)
 
+    @property
+    def files(self) -> FileCache:
+        return self._directory.files
+
     def rest(self) -> None:
         """Called now and then: what was not read since the last time is taken for cold."""
         for segment in self._segments[:-1]:
@@ -301,19 +305,20 @@ class Log:
         return bool(self._dirty) and self._dirty[0] is not self._active
 
     def flush_begin(self) -> FlushJob | None:
-        """A job that makes all records so far durable; None if they are, or while one is under way."""
+        """A job that makes all durable; None if it is, or while one is under way. NO_FILES: ask again."""
         if self._flushing is not None or not self._dirty or self.failed is not None:
             return None
         try:
             job = FlushJob(self._disk, self._path, self._dirty, self._unsynced_directories, self.end_offset)
         except OSError as error:
+            if error.errno in NO_FILES:
+                raise
             self.fail(error)
             return None
         job.begun_ms = self._clock.wall_ms()
         for segment in self._dirty:
             segment.dirty = False
-        self._dirty = []
-        self._unsynced_directories = []
+        self._dirty, self._unsynced_directories = [], []
         self._flushing = job
         return job
 

@@ -21,7 +21,9 @@ StrPath = str | os.PathLike[str]
 Bytes = bytes | bytearray | memoryview
 
 TEMPORARY_SUFFIX = ".tmp"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+NO_FILES = (errno.EMFILE, errno.ENFILE)
+"""Too many files are open; nothing was done."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *NO_FILES)
 """A refused write of these kinds leaves the file as sound as it was; any other makes the disk suspect."""
 
 

@@ -34,6 +34,8 @@ _READ_COMMITTED = 1
 _EMPTY = b""
 # A range keeps its file open until it is sent; an answer about ten thousand partitions must not open as many.
 _RANGES_MAX = 500
+_RANGES_SHARE = 4
+"""Nor may it take more than this part of all files that may be open."""
 
 Results = dict[Wanted, PartitionResult]
 
@@ -45,6 +47,7 @@ class FetchHandler:
         self._face = face
         self._topics = face.broker.topics
         self._config = face.broker.config
+        self.ranges_max = max(1, min(_RANGES_MAX, self._config.log_files_open_max // _RANGES_SHARE))
 
     def handle(self, request: FetchRequest, version: int, correlation_id: int) -> Parts | Pending:
         try:
@@ -158,7 +161,7 @@ class FetchPass:
             try:
                 partition = self._handler.find(wanted)
                 records = None
-                if (self._budget > 0 and self._ranges < _RANGES_MAX) or not partition.is_open:
+                if (self._budget > 0 and self._ranges < self._handler.ranges_max) or not partition.is_open:
                     try:
                         records = partition.read(part.offset, min(part.max_bytes, self._budget), committed)
                     except NotReady:

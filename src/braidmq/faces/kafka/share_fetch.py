@@ -103,8 +103,10 @@ async def _fill(
     waiting = WaitingShareFetch(face, session, wait_ms / 1000)
     try:
         # As with any read of a disk, what is being read is waited for, however short the client's time.
-        while not found and (await waiting.news() or answer.is_cold):
-            found = answer.acquire()
+        while not found and (answer.is_cold or not waiting.over):
+            await waiting.news()
+            if answer.is_cold or not waiting.over:
+                found = answer.acquire()
     finally:
         waiting.stop()
 
@@ -209,7 +211,8 @@ class WaitingShareFetch:
         self._face = face
         self._session = session
         self._woken = asyncio.Event()
-        self._over = False
+        self.over = False
+        """Whether it is time to answer with what there is."""
         self._parts = [
             part
             for key in session.partitions
@@ -222,11 +225,9 @@ class WaitingShareFetch:
         face.waiting_fetches.add(self)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.expire)
 
-    async def news(self) -> bool:
-        """Waits; False when it is time to answer with what there is."""
+    async def news(self) -> None:
         await self._woken.wait()
         self._woken.clear()
-        return not self._over
 
     def on_advanced(self, partition: Partition) -> None:  # noqa: ARG002
         self._woken.set()
@@ -235,7 +236,7 @@ class WaitingShareFetch:
         self._woken.set()
 
     def expire(self) -> None:
-        self._over = True
+        self.over = True
         self._woken.set()
 
     def stop(self) -> None:
