@@ -62,7 +62,8 @@ class BatchForm:
             header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
             or now_ms - header.base_timestamp > config.message_timestamp_before_max_ms
         ):
-            raise refuse_times(partition, batch, config, now_ms)
+            # A batch that takes long is prepared in a thread.
+            raise refuse_times(partition, batch, config, now_ms, may_inflate=self.takes_long(batch))
         if self.plain:
             return batch, header
         if self._codec is not None and header.codec is not self._codec:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from braidmq.config import TopicConfig
+from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode, RecordError, RecordsRefused
-from braidmq.wire.records import Buffer, Record, records
+from braidmq.wire.records import Buffer, Record, parse_header, records
 
 EXPLAINED_MAX = 100
 """How many records get a text of their own: a small batch of many records must not make a large answer."""
@@ -24,8 +25,13 @@ def check_keys(partition: object, batch: Buffer) -> None:
         raise RecordsRefused(ErrorCode.INVALID_RECORD, f"{why}; {len(blamed)} have none", blamed)
 
 
-def refuse_times(partition: object, batch: Buffer, config: TopicConfig, now_ms: int) -> RecordsRefused:
-    """The refusal of a batch whose header says that a record's time is outside of what the topic allows."""
+def refuse_times(
+    partition: object, batch: Buffer, config: TopicConfig, now_ms: int, *, may_inflate: bool
+) -> RecordsRefused:
+    """The refusal of a batch whose header says that a record's time is outside of what the topic allows.
+
+    On the loop, compressed records are not named: a client must not make it inflate what is refused anyway.
+    """
     oldest = now_ms - config.message_timestamp_before_max_ms
     newest = now_ms + config.message_timestamp_after_max_ms
 
@@ -33,9 +39,10 @@ def refuse_times(partition: object, batch: Buffer, config: TopicConfig, now_ms: 
         return None if oldest <= record.timestamp <= newest else f"its time is {record.timestamp}"
 
     try:
-        blamed = _blamed(batch, blame)
+        readable = may_inflate or parse_header(batch).codec is Codec.NONE
+        blamed = _blamed(batch, blame) if readable else ()
     except ApiError:
-        blamed = ()  # it cannot be opened either, and is refused as it is
+        blamed = ()  # it cannot be read either, and is refused as it is
     return RecordsRefused(
         ErrorCode.INVALID_TIMESTAMP,
         f"{partition}: records have times outside of what the topic allows around the broker's {now_ms};"
