@@ -1,4 +1,4 @@
-"""kill -9 of a loaded broker, or of all parts of an exactly-once pipeline, or a full disk, many times.
+"""Kills and stops of a loaded broker, or of all parts of an exactly-once pipeline, or a full disk, often.
 
 Every acked record is checked, and in a pipeline that each record was transformed exactly once.
 """
@@ -110,6 +110,12 @@ def catch_planted() -> None:
         caught = planted.catch(name)
         found = {**caught.feed.counts, **caught.transform.counts}
         sys.stdout.write(f"{name}: " + ", ".join(f"{count} {what}" for what, count in found.items()) + "\n")
+        sys.stdout.flush()
+    for name in planted.PLANTED_UNDER_TESTS:
+        sys.stdout.write(f"{name}: {planted.catch_under_test(name)}\n")
+        sys.stdout.flush()
+    for name in planted.PLANTED_IN_STOPS:
+        sys.stdout.write(f"{name}: {planted.catch_in_stops(name)}\n")
         sys.stdout.flush()
     for name in planted.PLANTED_IN_SPARK:
         sys.stdout.write(f"{name}: {planted.catch_in_spark(name)}\n")

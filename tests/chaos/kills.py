@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from confluent_kafka import TopicPartition
@@ -70,12 +70,16 @@ class Progress:
         )
 
 
-def run(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> Progress:
+def run(
+    plan: Plan,
+    report: Callable[[Progress], None] = lambda _: None,
+    serve: Callable[..., AbstractContextManager[BrokerProcess]] = broker,
+) -> Progress:
     """Carries the plan out; raises ChaosFailed when a promise was broken."""
     chance = random.Random(plan.seed)
     journal = Journal()
     began = time.monotonic()
-    with broker(log_checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS, flush=plan.flush) as server:
+    with serve(log_checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS, flush=plan.flush) as server:
         create_topic(server.bootstrap, plan.partitions, TOPIC_OPTIONS)
         senders = [
             Sender(journal, server.bootstrap, TOPIC, plan.partitions, number)

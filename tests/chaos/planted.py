@@ -6,12 +6,16 @@ Every one comes with the smallest run in which it shows, and the name under whic
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from tests.chaos import sabotage, server
+from tests.chaos import kills, sabotage, server
 from tests.chaos.crew import Sleep
 from tests.chaos.exactly_once import Plan, Progress, PromisesBroken, run
 from tests.chaos.load import ChaosFailed
@@ -30,6 +34,11 @@ class Planted:
     transformers: int = 1
     reads_uncommitted: bool = False
 
+
+MISSED = (Violation.LOST.value, "cannot be read past", "is gone")
+"""What a run says of records that were acked and are not there."""
+PASSED, FAILED = 0, 1
+"""Exit codes of pytest."""
 
 STOPPED = Doom(3, Step.PRODUCED, signal.SIGSTOP)
 UNCERTAIN = Doom(3, Step.OFFSETS_SENT, signal.SIGSTOP)
@@ -65,6 +74,39 @@ PLANTED = {
     ),
 }
 
+
+class UnderTest(NamedTuple):
+    """A bug that no run of processes comes upon in a short time, and the test that must fail with it."""
+
+    bug: str
+    module: str
+    test: str
+
+
+PLANTED_UNDER_TESTS = {
+    "compaction knows the aborts of its segments only": UnderTest(
+        sabotage.compaction_knows_the_aborts_of_its_segments_only.__name__,
+        "tests/unit/log/test_compacted_transactions.py",
+        "test_a_committed_value_survives_an_abort_whose_marker_lies_in_a_later_segment",
+    ),
+    "a start removes what the metadata does not know": UnderTest(
+        sabotage.a_start_removes_what_the_metadata_does_not_know.__name__,
+        "tests/unit/broker/test_topic_directories.py",
+        "test_older_metadata_sets_newer_topics_aside_and_newer_metadata_brings_them_back",
+    ),
+    "what expires is decided for all groups at once": UnderTest(
+        sabotage.what_expires_is_decided_for_all_groups_at_once.__name__,
+        "tests/unit/broker/test_offset_expiry.py",
+        "test_a_commit_that_comes_while_another_group_expires_stays",
+    ),
+}
+
+PLANTED_IN_STOPS = {
+    "a close joins a new offset with an old position": (
+        sabotage.a_close_joins_a_new_offset_with_an_old_position.__name__
+    )
+}
+
 PLANTED_IN_SPARK = {"batches that were decided are not known": "the_ledger_is_not_read"}
 
 
@@ -95,6 +137,34 @@ def catch(name: str) -> Progress:
             raise ChaosFailed(f"{name}: noticed, but not as {bug.expected}: {broken}") from None
         return broken.progress
     raise ChaosFailed(f"{name}: not noticed")
+
+
+def catch_in_stops(name: str) -> str:
+    """As above for a loaded broker that is told to stop: acked records must be missed. What was said."""
+    plan = kills.Plan(kills=4, seed=1, partitions=2, senders=2, only_stops=True)
+    try:
+        kills.run(plan, serve=partial(server.sabotaged, PLANTED_IN_STOPS[name]))
+    except ChaosFailed as failure:
+        if not any(words in str(failure) for words in MISSED):
+            raise ChaosFailed(f"{name}: noticed, but not as lost records: {failure}") from None
+        return str(failure).splitlines()[0]
+    raise ChaosFailed(f"{name}: not noticed")
+
+
+def catch_under_test(name: str) -> str:
+    """Runs a test with the bug and without it; ChaosFailed unless it fails with the bug alone."""
+    bug, module, test = PLANTED_UNDER_TESTS[name]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line"]
+    command += [f"{module}::{test}"]
+    sound = subprocess.run(command, capture_output=True, text=True, check=False)
+    if sound.returncode != PASSED:
+        raise ChaosFailed(f"{name}: {test} fails without the bug\n{sound.stdout}")
+    planted = [*command, "-p", "tests.chaos.sabotage"]
+    environment = {**os.environ, sabotage.VARIABLE: bug}
+    found = subprocess.run(planted, capture_output=True, text=True, check=False, env=environment)
+    if found.returncode != FAILED:
+        raise ChaosFailed(f"{name}: not noticed\n{found.stdout}{found.stderr}")
+    return f"noticed by {test}"
 
 
 def catch_in_spark(name: str) -> str:

@@ -93,6 +93,18 @@ def braid(sabotage: str | None = None) -> Iterator[Server]:
             yield BraidServer(process)
 
 
+@contextmanager
+def sabotaged(bug: str, **options: object) -> Iterator[BrokerProcess]:
+    """A broker with this bug, in the place of `braidmq.testing.broker`."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        made = SabotagedBroker(
+            Path(directory), {name.replace("_", "."): one for name, one in options.items()}
+        )
+        made.sabotage = bug
+        with made as process:
+            yield process
+
+
 class SabotagedBroker(BrokerProcess):
     sabotage = ""
 

@@ -56,6 +56,8 @@ class Life:
         self.committed = -1
         self.number = 0
         self.unanswered = 0
+        self.refused: list[str] = []
+        """Partitions with a record that was appended and not acked."""
         self.found = disk
         self.ends: dict[str, int] = {}
         """Where each partition's log ended when the broker was told to stop."""
@@ -111,6 +113,8 @@ class Life:
             self.unanswered -= 1
             if code is ErrorCode.NONE:
                 self.acked.setdefault(str(partition), {})[appended.base_offset] = value
+            elif partition.topic != "gone":
+                self.refused.append(str(partition))
 
         partition.when_durable(end, answered)
 
@@ -170,7 +174,7 @@ def test_a_stopped_broker_leaves_everything_durable_and_nothing_open(seed: int) 
         opened = [one for topic in kept for one in topic.partitions if one.is_open]
         first.ends = {str(one): one.log.end_offset for one in opened}
         await broker.stop()
-        assert first.unanswered == 0
+        assert (first.unanswered, first.refused) == (0, [])
         assert disk.open_files == 0
         assert not disk.exists(DATA / "active")
 

@@ -167,7 +167,8 @@ class Broker:
         self._active.close()
         if clean:
             self.disk.unlink(self.data / "active")
-        if self.readers.stop(THREADS_PATIENCE_S) and self.threads.stop(THREADS_PATIENCE_S):
+        ended = [pool.stop(THREADS_PATIENCE_S) for pool in (self.readers, self.threads)]
+        if all(ended):
             self.store.close()
         else:
             log.error("disk work has not ended; it is left alone")
