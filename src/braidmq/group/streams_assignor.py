@@ -17,6 +17,8 @@ from typing import NamedTuple
 from braidmq.group.streams_tasks import NO_TASKS, Role, Task, Tasks
 from braidmq.group.streams_topology import Shape
 
+SETTLING_ROUNDS_MAX = 8
+
 Place = tuple[str, int]
 
 
@@ -30,7 +32,23 @@ class Thread(NamedTuple):
 def assign(
     threads: Mapping[str, Thread], shapes: Mapping[str, Shape], standby_replicas: int
 ) -> dict[str, Tasks]:
-    """The tasks of each member. Every task has an active one if there are members."""
+    """The tasks of each member. Every task has an active one if there are members.
+
+    Where processes differ in size, handing out standbys again may place them better than before. That is
+    repeated until it changes nothing: then nothing moves the next time either.
+    """
+    seen = [{member_id: thread.had for member_id, thread in threads.items()}]
+    plan = _assign(threads, shapes, standby_replicas)
+    while standby_replicas and plan not in seen and len(seen) <= SETTLING_ROUNDS_MAX:
+        seen.append(plan)
+        settled = {one: Thread(thread.process_id, plan[one]) for one, thread in threads.items()}
+        plan = _assign(settled, shapes, standby_replicas)
+    return plan
+
+
+def _assign(
+    threads: Mapping[str, Thread], shapes: Mapping[str, Shape], standby_replicas: int
+) -> dict[str, Tasks]:
     if not threads:
         return {}
     plan = _Plan(threads)
@@ -53,6 +71,16 @@ def _processes_of(threads: Mapping[str, Thread], role: Role) -> dict[Place, list
     return found
 
 
+class _Rank(NamedTuple):
+    """Who of a process is next, in the order in which tasks are handed out."""
+
+    load: int
+    load_of_process: float
+    """For each of its members."""
+    member_id: str
+    process_id: str
+
+
 class _Plan:
     """An assignment in the making."""
 
@@ -62,9 +90,12 @@ class _Plan:
         self._members_of: dict[str, list[str]] = {}
         self._load_of: dict[str, int] = {}
         self._places_of: dict[str, set[Place]] = {}
+        self._by_load: dict[str, list[tuple[int, str]]] = {}
+        """The members of each process as a heap, with outdated entries for loads that they had before."""
         for member_id in self.tasks:
             process_id = threads[member_id].process_id
             self._members_of.setdefault(process_id, []).append(member_id)
+            self._by_load.setdefault(process_id, []).append((0, member_id))
             self._load_of[process_id] = 0
             self._places_of[process_id] = set()
 
@@ -95,31 +126,27 @@ class _Plan:
         """Gives tasks to members of processes that have their state, if those have less than a share."""
         share, left = total // len(self.tasks), []
         for place in places:
-            near = [one for process_id in processes.get(place, ()) for one in self._members_of[process_id]]
-            taker = min(near, key=self._rank, default=None)
-            if taker is not None and len(self.tasks[taker]) < share:
-                self._give(taker, place, Role.ACTIVE)
+            near = map(self._rank, processes.get(place, ()))
+            taker = min(near, key=lambda rank: rank[:2], default=None)
+            if taker is not None and taker.load < share:
+                self._give(taker.member_id, place, Role.ACTIVE)
             else:
                 left.append(place)
         return left
 
     def hand_out(self, places: Iterable[Place], role: Role) -> None:
         """Gives each to the least loaded member of a process that does not have it; none if all have it."""
-        queue = [(*self._rank(member_id), member_id) for member_id in self.tasks]
+        queue = [self._rank(process_id) for process_id in self._members_of]
         heapq.heapify(queue)
         for place in places:
             passed = []
             while queue:
                 rank = heapq.heappop(queue)
-                member_id = rank[-1]
-                now = (*self._rank(member_id), member_id)
-                if now != rank:
-                    heapq.heappush(queue, now)
-                elif place in self._places_of[self._threads[member_id].process_id]:
-                    passed.append(now)
+                if place in self._places_of[rank.process_id]:
+                    passed.append(rank)
                 else:
-                    self._give(member_id, place, role)
-                    passed.append((*self._rank(member_id), member_id))
+                    self._give(rank.member_id, place, role)
+                    passed.append(self._rank(rank.process_id))
                     break
             for each in passed:
                 heapq.heappush(queue, each)
@@ -148,12 +175,19 @@ class _Plan:
     def _has(self, member_id: str, place: Place) -> bool:
         return place in self._places_of[self._threads[member_id].process_id]
 
-    def _rank(self, member_id: str) -> tuple[int, float]:
-        process_id = self._threads[member_id].process_id
-        return len(self.tasks[member_id]), self._load_of[process_id] / len(self._members_of[process_id])
+    def _rank(self, process_id: str) -> _Rank:
+        """The least loaded member of a process."""
+        heap = self._by_load[process_id]
+        while heap[0][0] != len(self.tasks[heap[0][1]]):
+            heapq.heappop(heap)
+        load, member_id = heap[0]
+        return _Rank(
+            load, self._load_of[process_id] / len(self._members_of[process_id]), member_id, process_id
+        )
 
     def _give(self, member_id: str, place: Place, role: Role) -> None:
         self.tasks[member_id].append(Task(role, *place))
         process_id = self._threads[member_id].process_id
+        heapq.heappush(self._by_load[process_id], (len(self.tasks[member_id]), member_id))
         self._load_of[process_id] += 1
         self._places_of[process_id].add(place)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from braidmq.group.catalog import Topic
 from braidmq.wire.errors import ApiError, ErrorCode
 
-TASKS_MAX = 100_000
-"""Tasks of one application: an assignment costs some microseconds for each."""
+TASKS_MAX = 20_000
+"""Tasks of one application: an assignment costs the loop some ten microseconds for each."""
 NAMES_SHOWN = 5
 
 
