@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from math import inf
 from typing import NamedTuple
 
 from braidmq.group.streams_tasks import NO_TASKS, Role, Task, Tasks
 from braidmq.group.streams_topology import Shape
+
+SETTLING_ROUNDS_MAX = 8
 
 Place = tuple[str, int]
 
@@ -31,7 +32,23 @@ class Thread(NamedTuple):
 def assign(
     threads: Mapping[str, Thread], shapes: Mapping[str, Shape], standby_replicas: int
 ) -> dict[str, Tasks]:
-    """The tasks of each member. Every task has an active one if there are members."""
+    """The tasks of each member. Every task has an active one if there are members.
+
+    Where processes differ in size, handing out standbys again may place them better than before. That is
+    repeated until it changes nothing: then nothing moves the next time either.
+    """
+    seen = [{member_id: thread.had for member_id, thread in threads.items()}]
+    plan = _assign(threads, shapes, standby_replicas)
+    while standby_replicas and plan not in seen and len(seen) <= SETTLING_ROUNDS_MAX:
+        seen.append(plan)
+        settled = {one: Thread(thread.process_id, plan[one]) for one, thread in threads.items()}
+        plan = _assign(settled, shapes, standby_replicas)
+    return plan
+
+
+def _assign(
+    threads: Mapping[str, Thread], shapes: Mapping[str, Shape], standby_replicas: int
+) -> dict[str, Tasks]:
     if not threads:
         return {}
     plan = _Plan(threads)
@@ -54,6 +71,16 @@ def _processes_of(threads: Mapping[str, Thread], role: Role) -> dict[Place, list
     return found
 
 
+class _Rank(NamedTuple):
+    """Who of a process is next, in the order in which tasks are handed out."""
+
+    load: int
+    load_of_process: float
+    """For each of its members."""
+    member_id: str
+    process_id: str
+
+
 class _Plan:
     """An assignment in the making."""
 
@@ -63,9 +90,12 @@ class _Plan:
         self._members_of: dict[str, list[str]] = {}
         self._load_of: dict[str, int] = {}
         self._places_of: dict[str, set[Place]] = {}
+        self._by_load: dict[str, list[tuple[int, str]]] = {}
+        """The members of each process as a heap, with outdated entries for loads that they had before."""
         for member_id in self.tasks:
             process_id = threads[member_id].process_id
             self._members_of.setdefault(process_id, []).append(member_id)
+            self._by_load.setdefault(process_id, []).append((0, member_id))
             self._load_of[process_id] = 0
             self._places_of[process_id] = set()
 
@@ -96,100 +126,68 @@ class _Plan:
         """Gives tasks to members of processes that have their state, if those have less than a share."""
         share, left = total // len(self.tasks), []
         for place in places:
-            near = [one for process_id in processes.get(place, ()) for one in self._members_of[process_id]]
-            taker = min(near, key=self._rank, default=None)
-            if taker is not None and len(self.tasks[taker]) < share:
-                self._give(taker, place, Role.ACTIVE)
+            near = map(self._rank, processes.get(place, ()))
+            taker = min(near, key=lambda rank: rank[:2], default=None)
+            if taker is not None and taker.load < share:
+                self._give(taker.member_id, place, Role.ACTIVE)
             else:
                 left.append(place)
         return left
 
     def hand_out(self, places: Iterable[Place], role: Role) -> None:
         """Gives each to the least loaded member of a process that does not have it; none if all have it."""
-        queue = self._by_load()
+        queue = [self._rank(process_id) for process_id in self._members_of]
+        heapq.heapify(queue)
         for place in places:
-            taker = self._least_loaded(queue, place)
-            if taker is not None:
-                self._give(taker, place, role)
+            passed = []
+            while queue:
+                rank = heapq.heappop(queue)
+                if place in self._places_of[rank.process_id]:
+                    passed.append(rank)
+                else:
+                    self._give(rank.member_id, place, role)
+                    passed.append(self._rank(rank.process_id))
+                    break
+            for each in passed:
+                heapq.heappush(queue, each)
 
     def add_standbys(self, places: list[Place], replicas: int) -> None:
-        """Copies of tasks in other processes: where they were, where the task was, then anywhere."""
-        wanted = min(replicas, len(self._members_of) - 1)
-        total = len(places) * wanted + sum(map(len, self.tasks.values()))
+        """Copies of tasks in other processes: with members that had one, then with the least loaded."""
+        total = len(places) * replicas + sum(map(len, self.tasks.values()))
         share = -(-total // len(self.tasks))
-        missing = dict.fromkeys(places, wanted)
-        for role, most in ((Role.STANDBY, total), (Role.ACTIVE, share)):
-            for member_id, mine in self.tasks.items():
-                for task in sorted(self._threads[member_id].had):
-                    place, is_free = task.place, missing.get(task.place, 0) > 0
-                    if task.role is role and is_free and len(mine) < most and not self._has(member_id, place):
+        had: dict[Place, list[str]] = {}
+        for role in (Role.ACTIVE, Role.STANDBY):
+            for member_id in self.tasks:
+                for task in self._threads[member_id].had:
+                    if task.role is role:
+                        had.setdefault(task.place, []).append(member_id)
+        for _ in range(min(replicas, len(self._members_of) - 1)):
+            left = []
+            for place in places:
+                for member_id in had.get(place, ()):
+                    if len(self.tasks[member_id]) < share and not self._has(member_id, place):
                         self._give(member_id, place, Role.STANDBY)
-                        missing[place] -= 1
-        self.hand_out((place for place, count in missing.items() for _ in range(count)), Role.STANDBY)
-        while self._level_standbys():
-            pass
-
-    def _level_standbys(self) -> bool:
-        """Moves copies from members to others that have at least two tasks less; whether there were any.
-
-        Each move makes the sum of the squares of the loads smaller, so there is an end.
-        """
-        moved, queue = False, self._by_load()
-        for giver in sorted(self.tasks, key=lambda member_id: -len(self.tasks[member_id])):
-            process_id = self._threads[giver].process_id
-            for task in sorted(task for task in self.tasks[giver] if task.role is Role.STANDBY):
-                place, most = task.place, len(self.tasks[giver]) - 2
-                if queue[0][0] > most:
-                    break
-                taker = self._least_loaded(queue, place, most, process_id)
-                if taker is not None:
-                    self._take(giver, task)
-                    self._give(taker, place, Role.STANDBY)
-                    moved = True
-        return moved
-
-    def _by_load(self) -> list[tuple[int, float, str]]:
-        queue = [(*self._rank(member_id), member_id) for member_id in self.tasks]
-        heapq.heapify(queue)
-        return queue
-
-    def _least_loaded(
-        self, queue: list[tuple[int, float, str]], place: Place, most: float = inf, within: str | None = None
-    ) -> str | None:
-        """The least loaded member with at most `most` tasks, of a process that does not have the task.
-
-        Members of the process `within` count as well. The queue may know members by a load of before; what
-        is looked at is corrected.
-        """
-        passed, found = [], None
-        while queue and queue[0][0] <= most and found is None:
-            rank = heapq.heappop(queue)
-            now = (*self._rank(rank[-1]), rank[-1])
-            if now > rank:
-                heapq.heappush(queue, now)
-                continue
-            passed.append(now)
-            if self._threads[now[-1]].process_id == within or not self._has(now[-1], place):
-                found = now[-1]
-        for each in passed:
-            heapq.heappush(queue, each)
-        return found
+                        break
+                else:
+                    left.append(place)
+            self.hand_out(left, Role.STANDBY)
 
     def _has(self, member_id: str, place: Place) -> bool:
         return place in self._places_of[self._threads[member_id].process_id]
 
-    def _rank(self, member_id: str) -> tuple[int, float]:
-        process_id = self._threads[member_id].process_id
-        return len(self.tasks[member_id]), self._load_of[process_id] / len(self._members_of[process_id])
+    def _rank(self, process_id: str) -> _Rank:
+        """The least loaded member of a process."""
+        heap = self._by_load[process_id]
+        while heap[0][0] != len(self.tasks[heap[0][1]]):
+            heapq.heappop(heap)
+        load, member_id = heap[0]
+        return _Rank(
+            load, self._load_of[process_id] / len(self._members_of[process_id]), member_id, process_id
+        )
 
     def _give(self, member_id: str, place: Place, role: Role) -> None:
         self.tasks[member_id].append(Task(role, *place))
         process_id = self._threads[member_id].process_id
+        heapq.heappush(self._by_load[process_id], (len(self.tasks[member_id]), member_id))
         self._load_of[process_id] += 1
         self._places_of[process_id].add(place)
-
-    def _take(self, member_id: str, task: Task) -> None:
-        self.tasks[member_id].remove(task)
-        process_id = self._threads[member_id].process_id
-        self._load_of[process_id] -= 1
-        self._places_of[process_id].discard(task.place)

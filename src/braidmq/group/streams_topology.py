@@ -22,7 +22,7 @@ from braidmq.group.catalog import Topic
 from braidmq.wire.errors import ApiError, ErrorCode
 
 TASKS_MAX = 20_000
-"""Tasks of one application: an assignment costs some five microseconds for each, on the event loop."""
+"""Tasks of one application: an assignment costs the loop some ten microseconds for each."""
 NAMES_SHOWN = 5
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from braidmq.group.streams_assignor import Thread, assign
@@ -39,7 +40,6 @@ def moved(before: dict[str, Tasks], after: dict[str, Tasks]) -> int:
     return sum(owner.get(place, one) != one for one, places in active(after).items() for place in places)
 
 
-@settings(deadline=None)
 @given(threads, shapes, st.integers(0, 3))
 def test_every_task_is_active_once_and_shares_are_equal(
     processes: dict[str, str], parts: dict[str, Shape], replicas: int
@@ -57,7 +57,11 @@ def test_every_task_is_active_once_and_shares_are_equal(
     assert copies == {place: most for place in places if parts[place[0]].stateful and most}
 
 
-@settings(deadline=None)
+@example(
+    processes={"m0": "p1", "m1": "p2", "m2": "p0", "m3": "p0", "m4": "p1", "m5": "p1", "m6": "p1"},
+    parts={"0": Shape(4, True), "1": Shape(1, False)},
+    replicas=2,
+)
 @given(threads, shapes, st.integers(0, 2))
 def test_nothing_moves_while_nothing_changes(
     processes: dict[str, str], parts: dict[str, Shape], replicas: int
@@ -68,7 +72,6 @@ def test_nothing_moves_while_nothing_changes(
     assert again == plan
 
 
-@settings(deadline=None)
 @given(threads, shapes, st.integers(0, 2), st.data())
 def test_when_a_member_goes_only_its_tasks_move(
     processes: dict[str, str], parts: dict[str, Shape], replicas: int, drawn: st.DataObject
@@ -83,7 +86,6 @@ def test_when_a_member_goes_only_its_tasks_move(
     assert moved({one: plan[one] for one in left}, after) == 0
 
 
-@settings(deadline=None)
 @given(threads, shapes, st.sampled_from(["p0", "p9"]))
 def test_a_newcomer_gets_its_share_and_no_more_moves(
     processes: dict[str, str], parts: dict[str, Shape], process_id: str
@@ -125,3 +127,25 @@ def test_a_task_goes_where_its_state_is() -> None:
 def test_without_members_there_is_no_plan() -> None:
     """C4: nobody is given anything."""
     assert assign({}, {"0": Shape(4, True)}, 1) == {}
+
+
+def test_many_threads_of_a_process_do_not_make_each_task_dearer() -> None:
+    """C4 L14: an assignment is made on the loop, and clients say of which process they are."""
+    parts = {"0": Shape(1_000, True)}
+
+    def calls_per_task(members: int) -> float:
+        threads = fresh({f"m{number}": f"p{number % 2}" for number in range(members)})
+        calls = 0
+
+        def count(_frame: object, _event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            assign(threads, parts, 1)
+        finally:
+            sys.setprofile(None)
+        return calls / 1_000
+
+    assert calls_per_task(200) < 2 * calls_per_task(4)
