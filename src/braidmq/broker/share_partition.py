@@ -107,12 +107,12 @@ class SharePartition:
                 raise
             if found is None:
                 break
+            whole, batches = found
             try:
-                batches = self._batches(offset, found)
                 taken = self._take(member_id, now_ms, left, offset, batches, limits.exact)
-                held = _slices(found, _holding(batches, taken))
+                held = _slices(whole, _holding(batches, taken))
             finally:
-                found.release()
+                whole.release()
             records += held
             bytes_left -= sum(one.size for one in held)
             acquired += taken
@@ -121,13 +121,22 @@ class SharePartition:
                 break
         return Delivered(records, joined(acquired))
 
-    def _read(self, offset: int, bytes_max: int, first: bool) -> FileSlice | None:
+    def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[FileSlice, list[Batch]] | None:
         """At most `bytes_max` from the batch at `offset` on; the first batch of an answer may be larger."""
         found = self.partition.read(offset, min(READ_BYTES, bytes_max), self.committed)
-        if found is not None and found.size > bytes_max and not first:
-            found.release()
+        if found is None:
             return None
-        return found
+        try:
+            if found.size > bytes_max and not first:
+                return None
+            batches = self._batches(offset, found)
+            return found.shared(), batches
+        except OSError as error:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: cannot be read: {error}"
+            ) from error
+        finally:
+            found.release()
 
     def _batches(self, offset: int, found: FileSlice) -> list[Batch]:
         aborted = self.partition.aborted(offset, found) if self.committed else []

@@ -259,6 +259,34 @@ def test_what_was_acquired_is_handed_out_though_what_follows_cannot_be_read(
     tell(tmp_path, story)
 
 
+def test_what_was_acquired_is_handed_out_though_the_disk_fails_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1 P7: an I/O error keeps no file open and no record from its consumer; it is answered next time."""
+
+    async def story(broker: Broker) -> None:
+        await fill(broker, *[1] * 3)
+        part = await opened(broker)
+        read, read_part = Partition.read, FileSlice.read_part
+
+        def one_batch(self: Partition, offset: int, _: int, committed: bool) -> FileSlice | None:
+            return read(self, offset, 1, committed)
+
+        def broken(self: FileSlice, at: int, size: int) -> bytes:
+            if self.position > 0:
+                raise OSError("the disk is broken")
+            return read_part(self, at, size)
+
+        monkeypatch.setattr(Partition, "read", one_batch)
+        monkeypatch.setattr(FileSlice, "read_part", broken)
+        delivered = acquire(broker, part)
+        assert ranges(delivered) == [(0, 0, 1)]
+        with pytest.raises(ApiError, match="the disk is broken"):
+            acquire(broker, part)
+
+    tell(tmp_path, story)
+
+
 def test_the_window_is_bounded_whatever_the_backlog(tmp_path: Path) -> None:
     """C1: nobody gets more until something is settled."""
 

@@ -81,6 +81,9 @@ async def _commit(
             coordinator.commit_in_transaction(request.group_id, batch, guard, entries, done.set_result)
         except ApiError as error:
             done.set_result(error.code)
+        except Exception as error:
+            # Who calls this contains it; the request must still get an end.
+            done.set_exception(error)
 
     try:
         partition, batch = await coordinator.begin_commit_in_transaction(
