@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import NamedTuple
 
+from braidmq.config import INT64_MAX
+
 _ENTRY = Struct(">qqqq")
 ENTRY_BYTES = _ENTRY.size
 
@@ -57,7 +59,7 @@ class AbortedList:
                 break  # what ended later began at or after this
         return found
 
-    def packed(self, end_offset: int) -> bytes:
+    def packed(self, end_offset: int = INT64_MAX) -> bytes:
         """Those whose marker is before `end_offset`, in bytes that make the same list again."""
         return bytes(memoryview(self._packed)[: bisect_left(self._ends, end_offset) * ENTRY_BYTES])
 

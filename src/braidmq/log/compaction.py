@@ -103,7 +103,7 @@ class Compactor:
         self._busy = True
         sequences = frozenset(one.batches[-1].last_offset for one in self._log.producers if one.batches)
         transactions = self._log.producers.transactions
-        aborted = b"" if transactions is None else transactions.aborted.packed(limit_offset)
+        aborted = b"" if transactions is None else transactions.aborted.packed()
         task = CompactionTask(
             sources, self.cleaned_offset, aborted, sequences, now_ms, config,
             KeyMap.keys_in(self._limits.map_bytes_max),
