@@ -78,6 +78,8 @@ class Option:
     def parse(self, text: object) -> Any:
         """The typed value of `text`, or ConfigError naming the option, the value and the bounds."""
         value = self._convert(text)
+        if value != value:
+            raise ConfigError(f"{self.name}={text} is not a number; it must be {self.bounds()}")
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ConfigError(f"{self.name}={text} is out of bounds; it must be {self.bounds()}")
         if self.choices:

@@ -129,6 +129,10 @@ class CheckpointFile:
         whole = producers.newest_offset < checkpoint.recovery_offset
         # A checkpoint stands for a directory that is found again, so that recovery need not wonder.
         unsynced = directories if self.written is None else ()
+        if self.written is not None and snapshot is not None and producers.transactions is not None:
+            # The snapshot may lack aborted transactions whose records went with a swap. If the swap were
+            # undone by a power loss, and the snapshot not, those records would count as committed.
+            unsynced = (self._directory,)
         version = producers.version if whole else INCOMPLETE
         return CheckpointJob(self, self._begun, checkpoint, snapshot, version, unsynced)
 

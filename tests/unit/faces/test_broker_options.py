@@ -169,6 +169,7 @@ def test_the_list_names_options_that_exist() -> None:
         ("ssl.keystore.location", "/etc/passwd", ErrorCode.INVALID_CONFIG),
         ("num.partitions", "many", ErrorCode.INVALID_CONFIG),
         ("num.partitions", "0", ErrorCode.INVALID_CONFIG),
+        ("min.cleanable.dirty.ratio", "nan", ErrorCode.INVALID_CONFIG),
         ("group.consumer.heartbeat.interval.ms", "45000", ErrorCode.INVALID_CONFIG),
     ],
 )

@@ -165,6 +165,34 @@ def test_a_start_offset_that_was_not_checkpointed_brings_no_aborted_record_back(
     compacted.log.checkpoint_done(job)
 
 
+def test_a_swap_that_a_power_loss_undoes_brings_no_aborted_record_back() -> None:
+    """L9 T2: power is lost during a checkpoint that is written while the rename of a swap is not synced."""
+    compacted = CompactedLog()
+    transact(compacted, 7, 0, (b"a", b"aborted"))
+    compacted.mark(7, commit=False)
+    compacted.append((b"z", b"1"))
+    compacted.end_segment()
+    compaction = compacted.compactor.begin(compacted.clock.now_ms, stable_offset(compacted.log), CONFIG)
+    assert compaction is not None
+    compaction.run()
+    compacted.compactor.done(compaction)
+    assert compaction.replaced
+    job = compacted.log.checkpoint_begin()
+    assert job is not None
+    images = []
+
+    def lose_power(_: str) -> None:
+        for seed in range(20):
+            images.append(compacted.disk.crash(Crash.REORDERED, random.Random(seed)))
+
+    compacted.disk.on_operation = lose_power
+    job.run()
+    assert images
+    for image in images:
+        found = CompactedLog(image)
+        assert values_of(read_committed(found.log, 0)) == {b"z": b"1"}
+
+
 class CompactedAgainstDict(RuleBasedStateMachine):
     """The log beside every operation by its offset; what is committed is worked out from those."""
 
