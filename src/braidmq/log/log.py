@@ -229,7 +229,7 @@ class Log:
             return None
         segment = self._active
         if offset < segment.base_offset:
-            segment = self._segments[self._number_of(offset)]
+            segment = self._segments[self._segments.number_of(offset)]
             segment.used = True
         if segment.resting and cold is Cold.RAISES:
             raise ColdRead(WakeJob(self._disk, segment, offset))
@@ -261,11 +261,8 @@ class Log:
 
     def offset_behind(self, offset: int, found: FileSlice) -> int | None:
         """An offset not before the end of what `read(offset)` found; None if only the log's end is known."""
-        segment = self._segments[self._number_of(offset)]
+        segment = self._segments[self._segments.number_of(offset)]
         return segment.offset_behind(found.position + found.size) if segment.is_in(found.file) else None
-
-    def _number_of(self, offset: int) -> int:
-        return self._segments.number_of(offset)
 
     def _limit_position(self, segment: Segment, limit_offset: int) -> int:
         """The byte of `segment` at which `limit_offset` begins; its end if that is later."""
@@ -343,7 +340,8 @@ class Log:
 
     def checkpoint_begin(self) -> CheckpointJob | None:
         """A job that writes recovery point, start offset, epochs and producers; None if they are on disk."""
-        if self.failed is not None or (self._checkpoint_file.written is None and not self.end_offset):
+        untouched = self._checkpoint_file.written is None and not self._directory.epochs.latest
+        if self.failed is not None or (untouched and not self.end_offset):
             return None
         self.producers.expire(self._clock.wall_ms())
         self._active.index.write_out()
@@ -365,14 +363,16 @@ class Log:
             self.producers.drop_aborted(written.start_offset)
 
     def _checkpoint_now(self) -> None:
-        job = self.checkpoint_begin()
-        if job is not None:
-            try:
-                job.run()
-            except OSError as error:
-                raise self._refusal(error) from error
-            finally:
-                self.checkpoint_done(job)
+        try:
+            if self._checkpoint_file.written is None and self._directory.epochs.latest:
+                make_directory(self._disk, self._path, self._unsynced_directories)
+            if (job := self.checkpoint_begin()) is not None:
+                try:
+                    job.run()
+                finally:
+                    self.checkpoint_done(job)
+        except OSError as error:
+            raise self._refusal(error) from error
 
     # -- the old end ----------------------------------------------------------------------------
 
@@ -451,7 +451,7 @@ class Log:
             if end_offset < self.compacted_offset:
                 self.compacted_offset = end_offset
                 progress.write(self._disk, self._path, end_offset)
-            self._segments.unlink_after(self._number_of(segment.base_offset))
+            self._segments.unlink_after(self._segments.number_of(segment.base_offset))
             segment.truncate(position)
             self._disk.sync_directory(self._path)
         except (OSError, ApiError) as error:
