@@ -67,11 +67,17 @@ def find_directories(
 def _directory(roots: list[Path], at: TopicPartition, topic_id: bytes) -> str | None:
     for root in roots:
         braid = f"{at.topic[:BRAID_NAME_CHARACTERS]}.{topic_id.hex()[:BRAID_ID_DIGITS]}"
-        if os.access(place := root / "topics" / braid / str(at.partition), os.R_OK | os.X_OK):
+        place = root / "topics" / braid / str(at.partition)
+        # A partition that was never written has no directory.
+        if _readable(place) or (_readable(place.parent) and not place.exists()):
             return str(place)
-        if os.access(place := root / str(at), os.R_OK | os.X_OK) and _kafka_id(place) == topic_id:
+        if _readable(place := root / str(at)) and _kafka_id(place) == topic_id:
             return str(place)
     return None
+
+
+def _readable(directory: Path) -> bool:
+    return os.access(directory, os.R_OK | os.X_OK)
 
 
 def _kafka_id(place: Path) -> bytes | None:

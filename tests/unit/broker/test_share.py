@@ -262,7 +262,7 @@ def test_what_was_acquired_is_handed_out_though_what_follows_cannot_be_read(
 def test_what_was_acquired_is_handed_out_though_the_disk_fails_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C1 P7: an I/O error keeps no file open and no record from its consumer; it is answered next time."""
+    """C1: an I/O error keeps no file open and no record from its consumer; it is answered next time."""
 
     async def story(broker: Broker) -> None:
         await fill(broker, *[1] * 3)
