@@ -61,7 +61,7 @@ async def write_jobs(data: Path) -> None:
 
 
 def test_options_changed_while_a_log_is_opened_count(tmp_path: Path) -> None:
-    """L9 A1: the thread was given the options from before; retention by those could delete too much."""
+    """L9 F1: the thread was given the options from before; retention by those could delete too much."""
 
     async def run() -> None:
         await write_jobs(tmp_path)

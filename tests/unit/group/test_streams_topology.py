@@ -162,7 +162,7 @@ class Looked(tuple[ApplicationTopic, ...]):
 
 
 def test_a_long_chain_of_repartition_topics_is_checked_in_one_pass() -> None:
-    """H1: each subtopology reads what the next one writes, the worst order; none is looked at again."""
+    """C4: each subtopology reads what the next one writes, the worst order; none is looked at again."""
     length = 300
     chain = [
         Subtopology(
