@@ -3,8 +3,9 @@
 Ten thousand partitions must not hold ten thousand descriptors, so logs do not keep files open: they ask a
 `FileCache`, which closes the file that has been idle longest when there are too many. A file in use by
 somebody else (a fetch being sent, a sync in a thread) is pinned and stays open, even past the cap and
-even when its segment has been deleted meanwhile. So the cap can be passed by as many files as are pinned at
-once; the last unpin closes a file when there are too many.
+even when its segment has been deleted meanwhile; the last unpin closes a file when there are too many.
+Those who send files to clients let go of one that is the first use past the cap (`is_one_too_many`), because
+a client that does not read keeps its files for as long as it likes.
 
 Idleness is judged by second chance (the clock algorithm): using a file only sets a flag, which keeps the
 append path short; the work is done when something must be closed. A pinned file that the clock meets leaves
