@@ -7,10 +7,6 @@ member that will be back) and `ann crash` end it. The story says every answer, a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 from braidmq.group.assignors import Partitions
 from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import Heartbeat
@@ -143,23 +139,3 @@ def spelled(partitions: Partitions) -> str:
         " ".join(f"{topic.decode().rstrip('.')}/{number}" for topic, number in sorted(partitions))
         or "nothing"
     )
-
-
-def played(text: str) -> str:
-    """The story with the answers that the group really gives."""
-    return "\n".join(_lines(text)) + "\n"
-
-
-def _lines(text: str) -> Iterator[str]:
-    story = Story()
-    for line in text.splitlines():
-        if line.lstrip().startswith("|"):
-            continue
-        yield line
-        if line and not line.startswith("#"):
-            yield from (f"      | {answer}" for answer in story.play(line))
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -6,16 +6,14 @@ gives its text again with the answers the group really gives, so a story is righ
 
 Actors play a consumer's part: they remember their member id and generation, join again with the id they are
 given, and as leaders assign by range. To write a story, leave out the answers and run
-`python -m scenarios.story FILE`, which fills them in; then read whether you agree.
+`python -m scenarios.playing FILE`, which fills them in; then read whether you agree.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.events import NO_MEMBER, Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced
@@ -208,23 +206,3 @@ def subscription(topics: list[str]) -> bytes:
     parts = [struct.pack(">hi", 0, len(topics))]
     parts += [struct.pack(">h", len(topic.encode())) + topic.encode() for topic in topics]
     return b"".join(parts) + struct.pack(">i", -1)
-
-
-def played(text: str) -> str:
-    """The story with the answers that the group really gives."""
-    return "\n".join(_lines(text)) + "\n"
-
-
-def _lines(text: str) -> Iterator[str]:
-    story = Story()
-    for line in text.splitlines():
-        if line.lstrip().startswith("|"):
-            continue
-        yield line
-        if line and not line.startswith("#"):
-            yield from (f"      | {answer}" for answer in story.play(line))
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")

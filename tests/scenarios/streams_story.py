@@ -14,10 +14,6 @@ A task is subtopology_partition, as Kafka Streams calls it; one in brackets is a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_group import StreamsBeat, StreamsGroup, StreamsOptions
 from braidmq.group.streams_member import StreamsHeartbeat
@@ -178,23 +174,3 @@ def spelled(tasks: Tasks) -> str:
     names = [(task, f"{task.subtopology}_{task.partition}") for task in sorted(tasks)]
     shown = [name if task.role is Role.ACTIVE else f"({name})" for task, name in names]
     return " ".join(shown) or "nothing"
-
-
-def played(text: str) -> str:
-    """The story with the answers that the group really gives."""
-    return "\n".join(_lines(text)) + "\n"
-
-
-def _lines(text: str) -> Iterator[str]:
-    story = Story()
-    for line in text.splitlines():
-        if line.lstrip().startswith("|"):
-            continue
-        yield line
-        if line and not line.startswith("#"):
-            yield from (f"      | {answer}" for answer in story.play(line))
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,10 +14,7 @@ what is known of each transactional id, and what a reader of each partition sees
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, Added, AddPartitions, Answer, End, Ended, Init, Place
 from braidmq.txn.records import parse
@@ -257,23 +254,3 @@ class Story:
 def _place(word: str) -> Place:
     topic, partition = word.split("/")
     return topic, int(partition)
-
-
-def played(text: str) -> str:
-    """The story with the answers that really come."""
-    return "\n".join(_lines(text)) + "\n"
-
-
-def _lines(text: str) -> Iterator[str]:
-    story = Story()
-    for line in text.splitlines():
-        if line.lstrip().startswith("|"):
-            continue
-        yield line
-        if line and not line.startswith("#"):
-            yield from (f"      | {answer}" for answer in story.play(line))
-
-
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")
