@@ -69,6 +69,11 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(self._limit_s / 4):
             if self.caught is None and time.monotonic() - self._due_s > self._limit_s:
-                frame = sys._current_frames().get(self._loop_thread)
-                if frame is not None:
-                    self.caught = "".join(traceback.format_stack(frame)[-FRAMES_MAX:]).rstrip()
+                self.caught = self._stack()
+
+    def _stack(self) -> str | None:
+        """As text. A frame that is kept keeps all that it uses, so none outlives this call."""
+        frame = sys._current_frames().get(self._loop_thread)
+        if frame is None:
+            return None
+        return "".join(traceback.format_stack(frame)[-FRAMES_MAX:]).rstrip()

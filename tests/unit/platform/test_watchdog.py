@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 
 import pytest
 
@@ -48,6 +49,30 @@ def test_a_turn_over_the_limit_is_logged_once_with_its_stack(caplog: pytest.LogC
     assert watchdog.longest_s > LIMIT_MS / 1000
     (told,) = [record.getMessage() for record in caplog.records if record.name == "braid.watchdog"]
     assert "stand_still" in told
+
+
+class Large:
+    """Something that should be gone with the function that made it."""
+
+
+def hold_and_stand_still(watchdog: Watchdog) -> weakref.ref[Large]:
+    large = Large()
+    stand_still(watchdog)
+    return weakref.ref(large)
+
+
+def test_nothing_of_a_turn_that_has_ended_is_kept() -> None:
+    """L14: the stack is kept as text; the frames would keep the memory and the files they use."""
+
+    async def run() -> None:
+        watchdog = Watchdog(LIMIT_MS)
+        watchdog.start()
+        large = hold_and_stand_still(watchdog)
+        await beaten(watchdog)
+        assert large() is None
+        watchdog.stop()
+
+    asyncio.run(run())
 
 
 def test_a_loop_that_turns_is_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
