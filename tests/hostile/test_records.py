@@ -226,6 +226,24 @@ def test_many_bombs_at_once_take_no_more_memory_than_one(
     assert calls.list_offset(connection, opened_topic) == (0, 0)
 
 
+@on_braid_only
+def test_large_batches_for_many_partitions_are_opened_one_after_the_other(
+    bootstrap: str, connection: Connection, new_name: Callable[[], str]
+) -> None:
+    """W5: each is within the cap, and has to be stored under another codec; all at once they are not."""
+    topic = new_name()
+    config = {"compression.type": "lz4", "max.message.bytes": str(6 * MEBIBYTE)}
+    assert calls.create_topic(connection, topic, 8, config=config)[0] == 0
+    batch = bomb(batches.SNAPPY)
+    with ExitStack() as stack:
+        senders = [stack.enter_context(Connection(bootstrap, wait_s=30)) for _ in range(8)]
+        for partition, sender in enumerate(senders):
+            body = calls.produce_body(topic, batch, partition)
+            sender.send(framed(request(raw.PRODUCE, 7, body)))
+        for sender in senders:
+            assert sender.frame() is not None
+
+
 @pytest.mark.parametrize("codec", [batches.GZIP, batches.SNAPPY, batches.LZ4, batches.ZSTD])
 @pytest.mark.parametrize(
     "junk",

@@ -2,8 +2,9 @@
 
 A batch waits while the partition's log is being opened, and while it is opened itself: a topic that stores
 another codec than the producer chose, or that needs to see keys, has it inflated, and that may take longer
-than the loop may stand still. It is done in a thread. Batches that come meanwhile wait behind it, or they
-would overtake it.
+than the loop may stand still. It is done in a thread, of one batch at a time in the whole broker: opened, a
+batch may take a hundred times the memory. Batches that come meanwhile wait after it, or they would overtake
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from braidmq.broker.batch_form import Prepared
 from braidmq.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from braidmq.broker.group_commit import DiskThreads
+    from braidmq.broker.in_turn import InTurn
     from braidmq.broker.partition import Partition
 
 log = logging.getLogger("braid.disk")
@@ -36,11 +37,11 @@ class _Waiting(NamedTuple):
 class AppendLine:
     """The line of one partition; it ends when nobody is left in it."""
 
-    __slots__ = ("_busy", "_ended", "_partition", "_threads", "_waiting")
+    __slots__ = ("_busy", "_ended", "_inflating", "_partition", "_waiting")
 
-    def __init__(self, partition: Partition, threads: DiskThreads, ended: Callable[[], None]) -> None:
+    def __init__(self, partition: Partition, inflating: InTurn, ended: Callable[[], None]) -> None:
         self._partition = partition
-        self._threads = threads
+        self._inflating = inflating
         self._ended = ended
         self._waiting: deque[_Waiting] = deque()
         self._busy = False
@@ -82,4 +83,4 @@ class AppendLine:
             self._take_turn(outcome)
             self._go_on()
 
-        self._threads.submit(run, done)
+        self._inflating.submit(run, done)

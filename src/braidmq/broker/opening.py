@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from braidmq.broker.group_commit import DiskThreads
+from braidmq.broker.in_turn import InTurn
 from braidmq.config import TopicConfig
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -61,6 +62,8 @@ class Opener:
 
     def __init__(self, threads: DiskThreads, open_log: OpenLog) -> None:
         self.threads = threads
+        self.inflating = InTurn(threads)
+        """For batches that a topic has to see opened."""
         self._open_log = open_log
         self._queue: OrderedDict[Openable, None] = OrderedDict()
         self._under_way: dict[Openable, _Opening] = {}

@@ -196,7 +196,7 @@ class Partition:
     def in_line(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
         """Calls `turn` when the batch may be appended, after those that came before it."""
         if self._line is None:
-            self._line = AppendLine(self, self._opener.threads, self._leave_line)
+            self._line = AppendLine(self, self._opener.inflating, self._leave_line)
             self._judge_ready()
         self._line.join(batch, now_ms, turn)
 

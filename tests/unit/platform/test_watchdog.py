@@ -52,6 +52,30 @@ def test_a_turn_over_the_limit_is_logged_once_with_its_stack(caplog: pytest.LogC
     assert "stand_still" in told
 
 
+class Large:
+    """Something that should be gone with the function that made it."""
+
+
+def hold_and_stand_still(watchdog: Watchdog) -> weakref.ref[Large]:
+    large = Large()
+    stand_still(watchdog)
+    return weakref.ref(large)
+
+
+def test_nothing_of_a_turn_that_has_ended_is_kept() -> None:
+    """L14: the stack is kept as text; the frames would keep the memory and the files they use."""
+
+    async def run() -> None:
+        watchdog = Watchdog(LIMIT_MS)
+        watchdog.start()
+        large = hold_and_stand_still(watchdog)
+        await beaten(watchdog)
+        assert large() is None
+        watchdog.stop()
+
+    asyncio.run(run())
+
+
 def test_a_loop_that_turns_is_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
     """L14: an idle loop and a busy one with short turns are fine."""
 
