@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,12 +149,13 @@ def test_a_signal_to_spark_as_well_ends_a_run_in_order(
         wait_until(lambda: rows_processed(checkpoint) == 100 or child.poll() is not None)
         if whom == "every process":
             for each in psutil.Process(child.pid).children(recursive=True):
-                each.terminate()
+                with suppress(psutil.NoSuchProcess):  # a parent that has ended may take it along
+                    each.terminate()
         os.killpg(child.pid, signal.SIGTERM)
         _, complaints = child.communicate(timeout=WAIT_S)
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
     said = [each for each in complaints.splitlines() if not each.startswith(("NOTE: ", "Spark UI: "))]
     assert (child.returncode, said) == (0, [])
     status = load_status(checkpoint)
