@@ -57,7 +57,8 @@ class Watch:
         self._client = TransactionalClient(cluster)
         self._cluster = cluster
         self._transactions = Transactions(cluster)
-        self._old_ids = {each.transactional_id for each in self._transactions.all()}
+        # What an earlier run left open; its other ids are used again.
+        self._old_ids = {each.transactional_id for each in self._transactions.all(states=[ONGOING])}
         self._start = self._look()
 
     def moment(self) -> Moment:
