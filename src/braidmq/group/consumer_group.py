@@ -33,7 +33,6 @@ from braidmq.group.consumer_member import (
     Owner,
     SteadyBeat,
     Subscription,
-    check_epoch,
     check_request,
 )
 from braidmq.group.offsets import Expirable
@@ -236,7 +235,7 @@ class ConsumerGroup:
             return member
         if member is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id!r} is not a member of the group")
-        check_epoch(member, beat)
+        member.check_epoch(beat.member_epoch, beat.owned, "partitions")
         return member
 
     def _static_member_of(self, beat: Heartbeat) -> ConsumerMember:
@@ -244,7 +243,7 @@ class ConsumerGroup:
         holder = self.static.get(beat.instance_id)
         if beat.member_epoch != JOINING_EPOCH:
             member = self.check_static(beat.member_id, beat.instance_id)
-            check_epoch(member, beat)
+            member.check_epoch(beat.member_epoch, beat.owned, "partitions")
             return member
         member_id = beat.member_id or self._new_id()
         if holder is None:

@@ -179,16 +179,3 @@ def check_request(beat: Heartbeat) -> None:
         raise ApiError(
             ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}"
         )
-
-
-def check_epoch(member: ConsumerMember, beat: Heartbeat) -> None:
-    """A member one epoch behind may have missed an answer; any other difference means it has lost track."""
-    if beat.member_epoch == member.epoch:
-        return
-    missed = beat.member_epoch == member.previous_epoch
-    if missed and beat.owned is not None and beat.owned <= member.assigned:
-        return
-    raise ApiError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"member epoch {beat.member_epoch} is not {member.epoch}; give up all partitions and join again",
-    )

@@ -17,6 +17,8 @@ from collections.abc import Hashable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
+from braidmq.wire.errors import ApiError, ErrorCode
+
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 STATIC_LEAVING_EPOCH = -2
@@ -60,6 +62,17 @@ class AssignedMember(ABC, Generic[T, O]):
 
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def check_epoch(self, epoch: int, owned: frozenset[T] | None, what: str) -> None:
+        """A member one epoch behind may have missed an answer; any other difference: it has lost track."""
+        if epoch == self.epoch:
+            return
+        if epoch == self.previous_epoch and owned is not None and owned <= self.assigned:
+            return
+        raise ApiError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"member epoch {epoch} is not {self.epoch}; give up all {what} and join again",
+        )
 
     def begin_again(self, owners: O) -> None:
         """The member has lost its state and owns nothing, whatever it was given."""

@@ -33,7 +33,6 @@ from braidmq.group.streams_member import (
     Endpoint,
     StreamsHeartbeat,
     StreamsMember,
-    check_epoch,
     check_request,
 )
 from braidmq.group.streams_tasks import NO_TASKS, Active, Role, TaskOwners, Tasks
@@ -315,7 +314,7 @@ class StreamsGroup:
                 raise ApiError(
                     ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id!r} is not a member of the group"
                 )
-            check_epoch(member, beat)
+            member.check_epoch(beat.member_epoch, beat.owned, "tasks")
             _check_owned((beat.owned or NO_TASKS) - member.assigned - member.revoking, configured)
             return member
         if member is not None:

@@ -141,16 +141,3 @@ def check_request(beat: StreamsHeartbeat) -> None:
     if beat.topology is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a topology")
     check_topology(beat.topology)
-
-
-def check_epoch(member: StreamsMember, beat: StreamsHeartbeat) -> None:
-    """A member one epoch behind may have missed an answer; any other difference means it has lost track."""
-    if beat.member_epoch == member.epoch:
-        return
-    missed = beat.member_epoch == member.previous_epoch
-    if missed and beat.owned is not None and beat.owned <= member.assigned:
-        return
-    raise ApiError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"member epoch {beat.member_epoch} is not {member.epoch}; give up all tasks and join again",
-    )

@@ -56,7 +56,7 @@ class Sent(Enum):
 
     ALL = auto()
     FULL = auto()
-    """The socket takes no more for now."""
+    """The socket takes no more until it is drained."""
     COLD = auto()
     """What comes next has to be read from the disk first; see `next_read`."""
 
