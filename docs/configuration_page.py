@@ -1,4 +1,4 @@
-"""Makes docs/configuration.md from the option tables; a test compares the page with them."""
+"""Makes docs/reference/configuration.md from the option tables; a test compares the page with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from braidmq.config import BROKER_NAMES, DYNAMIC, GROUP, SERVER, TOPIC, Option
 
-PAGE = Path(__file__).with_name("configuration.md")
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
 
 HEAD = """\
 # Configuration

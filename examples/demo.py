@@ -45,7 +45,7 @@ def main() -> None:
         "  .venv/bin/braid serve                     a broker on 127.0.0.1:9092, data in ./braid-data\n"
         "  echo hello | .venv/bin/braid send hi      then: .venv/bin/braid tail hi\n"
         "  .venv/bin/braid perf produce              how fast is it here?\n"
-        "  .venv/bin/braid pipeline init             a pipeline of your own: docs/pipelines.md\n"
+        "  .venv/bin/braid pipeline init             a pipeline of your own: docs/use/pipelines.md\n"
         "  README.md                                 a minute of code in each client",
         highlight=False,
     )

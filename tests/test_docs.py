@@ -15,7 +15,7 @@ import pytest
 from braidmq.testing import broker
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPARK_PAGES = {"lake", "pipelines", "rescue"}
 """Their blocks build on one another and need Spark: tests/spark/test_pipelines_docs.py runs them."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -120,7 +120,7 @@ def test_the_demo_ends_by_itself_without_a_terminal() -> None:
 def test_the_configuration_page_is_the_table_in_the_code() -> None:
     """O1: run scripts/configuration-page after changing an option."""
     page = runpy.run_path(str(ROOT / "docs" / "configuration_page.py"))
-    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page["render"]()
+    assert (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8") == page["render"]()
 
 
 @pytest.mark.parametrize(

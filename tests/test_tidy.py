@@ -150,7 +150,7 @@ def test_only_the_platform_syncs_the_disk() -> None:
 
 
 def test_every_test_says_which_feature_it_proves() -> None:
-    """The docstring begins with ids of docs/features.md, as in \"L6: …\" or \"P4 L6: …\"."""
+    """The docstring begins with ids of docs/reference/features.md, as in \"L6: …\" or \"P4 L6: …\"."""
     known = feature_states().keys()
     offenders = []
     for path, function in all_tests():
@@ -164,7 +164,7 @@ def test_every_test_says_which_feature_it_proves() -> None:
 
 
 def test_every_feature_that_works_has_a_test() -> None:
-    """What docs/features.md calls done stands in a test's docstring."""
+    """What docs/reference/features.md calls done stands in a test's docstring."""
     proven: set[str] = set()
     for _, function in all_tests():
         proven.update((ast.get_docstring(function) or "").partition(":")[0].replace(",", " ").split())
@@ -194,9 +194,9 @@ def calls(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 @cache
 def feature_states() -> dict[str, str]:
-    """Feature id → yes, part or next, from the tables of docs/features.md."""
+    """Feature id → yes, part or next, from the tables of docs/reference/features.md."""
     states = {}
-    for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "reference" / "features.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and FEATURE_ID.match(cells[0]):
             states[cells[0]] = cells[-1]

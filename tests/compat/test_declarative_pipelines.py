@@ -49,7 +49,7 @@ def copied():
 @pytest.mark.timeout(600)
 @pytest.mark.skipif("BRAID_COMPAT_SPARK" not in os.environ, reason="scripts/compat runs it")
 def test_the_format_works_in_declarative_pipelines(bootstrap: str, tmp_path: Path) -> None:
-    """S4: as docs/pipelines.md shows it."""
+    """S4: as docs/use/pipelines.md shows it."""
     with Admin(bootstrap) as admin:
         for topic in ("sdp-in", "sdp-out"):
             admin.create_topic(topic, 1)

@@ -42,7 +42,7 @@ def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4 S5 S6 S7 O1: from a new topic to a pipeline of one's own, with the page alone."""
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "use" / f"{page}.md").read_text(encoding="utf-8")
     with broker() as running:
         monkeypatch.setenv("BRAID_BOOTSTRAP", running.bootstrap)
         for kind, block in BLOCK.findall(text.replace(ADDRESS, running.bootstrap)):

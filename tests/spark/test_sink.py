@@ -214,7 +214,7 @@ def test_a_batch_whose_commit_spark_did_not_note_is_not_written_again(
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_examples_of_the_page_run(spark: SparkSession, number: int, tmp_path: Path) -> None:
     """S3 O1: as they stand, against a broker of their own."""
-    text = (Path(__file__).parents[2] / "docs" / "spark-sink.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "use" / "spark-sink.md").read_text(encoding="utf-8")
     code = re.findall(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[number]
     assert spark is not None
     with broker() as running:

@@ -1,4 +1,4 @@
-"""The code about Spark in docs/spark.md and in the README, in one session, as a reader would type it."""
+"""The code about Spark in docs/use/spark.md and in the README, in one session, as a reader would type it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "use" / "spark.md"
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = "127.0.0.1:9092"

@@ -202,5 +202,5 @@ def _unknown(written: str, names: Iterable[str], what: str) -> str:
     if of_reading := next((name for name in READ_OPTIONS if name.lower() == plain), None):
         return f"{what} has no option {of_reading!r}, which is one of reading"
     close = difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.5)
-    advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; docs/spark.md lists them"
+    advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; docs/use/spark.md lists them"
     return f"{what} has no option {written!r}{advice}"

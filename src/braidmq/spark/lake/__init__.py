@@ -8,7 +8,7 @@
         print(step.rows)
     lake.read(spark).groupBy("date").count().show()
 
-docs/lake.md is the guide; `commits.py` says how the exactly-once part works.
+docs/use/lake.md is the guide; `commits.py` says how the exactly-once part works.
 """
 
 from __future__ import annotations
