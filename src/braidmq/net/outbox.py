@@ -20,6 +20,8 @@ IOV_PARTS_MAX = 256
 RESIDENT_BYTES_MAX = 256 * 1024
 """How much is looked at, and sent, at a time of what may not be in memory."""
 READ_AHEAD_BYTES = 1024 * 1024
+TURN_BYTES = 512 * 1024
+"""Of files, sent in one go: a client that drains its socket as fast as we fill it must not stop others."""
 BEYOND_BYTES = 64 * 1024
 """Read past the end of a range: the next fetch begins by looking at the batch there."""
 
@@ -56,7 +58,7 @@ class Sent(Enum):
 
     ALL = auto()
     FULL = auto()
-    """The socket takes no more until it is drained."""
+    """The socket takes no more until it is drained, or had its share of this turn."""
     COLD = auto()
     """What comes next has to be read from the disk first; see `next_read`."""
 
@@ -110,8 +112,12 @@ class Outbox:
             self._parts.append(part)
 
     def send(self) -> Sent:
-        """Sends until all is gone, the socket is full or the disk is needed; OSError if it is broken."""
+        """Sends until all is gone, the socket is full, its turn is over or the disk is needed.
+
+        OSError if the socket is broken.
+        """
         parts = self._parts
+        left = TURN_BYTES
         try:
             if len(parts) == 1 and isinstance(parts[0], _IN_MEMORY):
                 # Nearly every answer: one piece that fits the socket.
@@ -125,8 +131,10 @@ class Outbox:
             while parts:
                 if isinstance(parts[0], _IN_MEMORY):
                     self._send_bytes(parts)
+                elif left > 0:
+                    left -= self._send_range(parts, parts[0])
                 else:
-                    self._send_range(parts, parts[0])
+                    return Sent.FULL
         except (BlockingIOError, InterruptedError):
             return Sent.FULL
         except _Cold:
@@ -155,8 +163,8 @@ class Outbox:
             whole += 1
         del parts[:whole]
 
-    def _send_range(self, parts: list[Part], part: Slice) -> None:
-        size = part.size if part.hot else self._resident_bytes(part)
+    def _send_range(self, parts: list[Part], part: Slice) -> int:
+        size = min(part.size, TURN_BYTES) if part.hot else self._resident_bytes(part)
         sent = os.sendfile(self._sock.fileno(), part.file.fileno(), part.position, size)
         if sent == 0:
             raise ConnectionError("a segment is shorter than what was promised of it")
@@ -166,6 +174,7 @@ class Outbox:
             del parts[0]
             part.release()
             self._read_to = 0
+        return sent
 
     def _resident_bytes(self, part: Slice) -> int:
         if part.position < self._read_to:
