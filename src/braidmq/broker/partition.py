@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from braidmq.broker.append_line import AppendLine, Turn
-from braidmq.broker.batch_form import BatchForm, Prepared
+from braidmq.broker.append_queue import AppendQueue, Turn
+from braidmq.broker.batch_preparation import BatchPreparer, Prepared
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TopicConfig
@@ -54,9 +54,9 @@ class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits",
-        "_form", "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_refusal", "_watchers", "deleted",
-        "dirty", "index", "ready", "syncs", "topic",
+        "_append_queue", "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk",
+        "_durable_waits", "_log", "_on_dirty", "_open_waits", "_opener", "_preparer", "_refusal", "_watchers",
+        "deleted", "dirty", "index", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +86,7 @@ class Partition:
         self._refusal: ApiError | None = None
         """Why the log is not open, since somebody last waited for it."""
         self._cold_jobs: set[tuple[int, int]] | None = None
-        self._line: AppendLine | None = None
+        self._append_queue: AppendQueue | None = None
         self.ready = False
         """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
         self.syncs = True
@@ -97,7 +97,7 @@ class Partition:
 
     def _set_config(self, config: TopicConfig) -> None:
         self._config = config
-        self._form = BatchForm(config)
+        self._preparer = BatchPreparer(config)
         self.syncs = config.flush == Flush.SYNC.value
         self._judge_ready()
 
@@ -171,7 +171,7 @@ class Partition:
         self._judge_ready()
 
     def _judge_ready(self) -> None:
-        self.ready = self._log is not None and self._line is None and self._form.plain
+        self.ready = self._log is not None and self._append_queue is None and self._preparer.plain
 
     @property
     def high_watermark(self) -> int:
@@ -190,27 +190,27 @@ class Partition:
     # -- writing --------------------------------------------------------------------------------
 
     def append_waits(self, batch: memoryview) -> bool:
-        """Whether a batch must go `in_line`: the log is closed, others wait, or it takes long to prepare."""
-        return self._log is None or self._line is not None or self._form.takes_long(batch)
+        """Whether a batch must be enqueued: the log is closed, others wait, or preparing it takes long."""
+        return self._log is None or self._append_queue is not None or self._preparer.takes_long(batch)
 
-    def in_line(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
+    def enqueue(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
         """Calls `turn` when the batch may be appended, after those that came before it."""
-        if self._line is None:
-            self._line = AppendLine(self, self._opener.inflating, self._leave_line)
+        if self._append_queue is None:
+            self._append_queue = AppendQueue(self, self._opener.inflating, self._leave_queue)
             self._judge_ready()
-        self._line.join(batch, now_ms, turn)
+        self._append_queue.join(batch, now_ms, turn)
 
-    def _leave_line(self) -> None:
-        self._line = None
+    def _leave_queue(self) -> None:
+        self._append_queue = None
         self._judge_ready()
 
     def takes_long(self, batch: bytearray) -> bool:
         """Whether preparing a batch may take longer than the loop may stand still."""
-        return self._form.takes_long(batch)
+        return self._preparer.takes_long(batch)
 
     def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
         """The batch, checked, as the topic wants it; may run in any thread."""
-        return self._form.prepare(self, batch, now_ms)
+        return self._preparer.prepare(self, batch, now_ms)
 
     def append(
         self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
@@ -219,7 +219,7 @@ class Partition:
 
         A batch that begins a transaction needs the guard with which it was verified.
         """
-        batch, header = self._form.prepare(self, batch, now_ms) if prepared is None else prepared
+        batch, header = self._preparer.prepare(self, batch, now_ms) if prepared is None else prepared
         log = self._log if self._log is not None else self.log
         appended = log.append(batch, header, LEADER_EPOCH, guard)
         self._grown(log)

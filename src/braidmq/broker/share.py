@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from braidmq.broker.given_up import GivenUp
+from braidmq.broker.archived_summary import ArchivedSummary
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import Partition
@@ -60,7 +60,7 @@ class Sharing:
         self._alarm_of: dict[Place, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self._given_up = GivenUp(self._loop)
+        self._archived = ArchivedSummary(self._loop)
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -106,7 +106,7 @@ class Sharing:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        self._given_up.write()
+        self._archived.write()
 
     # -- windows --------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Sharing:
 
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():
-            self._given_up.note(part.place.group_id, part.partition, archived)
+            self._archived.note(part.place.group_id, part.partition, archived)
         self._set_alarm(part)
 
     # -- forgetting -----------------------------------------------------------------------------

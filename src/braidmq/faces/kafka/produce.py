@@ -14,8 +14,8 @@ import logging
 from typing import NamedTuple, Protocol
 
 from braidmq.broker.admission import Admission, Producer
-from braidmq.broker.append_line import Turn
-from braidmq.broker.batch_form import Prepared
+from braidmq.broker.append_queue import Turn
+from braidmq.broker.batch_preparation import Prepared
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
@@ -273,7 +273,7 @@ class _WaitingProduce:
         for question in asked.questions:
             self._ask(question)
         for held in asked.held:
-            held.partition.in_line(held.batch, asked.now_ms, self._turn(held))
+            held.partition.enqueue(held.batch, asked.now_ms, self._turn(held))
 
     def _turn(self, held: _Held) -> Turn:
         partition, batch, results, at = held
