@@ -18,22 +18,22 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braidmq.broker.admission import Admission
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
-from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
+from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
-from braidmq.broker.share import Sharing
+from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
-from braidmq.broker.transactions import TransactionCoordinator
+from braidmq.broker.txn_coordinator import TransactionCoordinator
+from braidmq.broker.txn_gate import TxnGate
 from braidmq.cluster.store import Store, StoreCorrupt
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
@@ -110,15 +110,15 @@ class Broker:
         self.group_options = GroupOptions(config, self.store, self.threads)
         self._group_settings = _group_settings(config)
         self.group_options.settle(self._group_settings)
-        self.coordinator = Coordinator(
+        self.coordinator = GroupCoordinator(
             self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
         )
         self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
             self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
         )
-        self.admission = Admission(self.transactions)
-        self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
+        self.txn_gate = TxnGate(self.transactions)
+        self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -129,7 +129,7 @@ class Broker:
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
-        for group_id in self.sharing.load():
+        for group_id in self.share_delivery.load():
             self.coordinator.groups.add_share(group_id)
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
@@ -153,7 +153,7 @@ class Broker:
     async def _stop(self, patience_s: float) -> None:
         self._opener.stop()
         self.coordinator.stop()
-        self.sharing.stop()
+        self.share_delivery.stop()
         self.transactions.stop()
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
@@ -208,20 +208,20 @@ class Broker:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
         await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
-        await self.sharing.forget_topic(topic.id)
+        await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and all it has kept."""
         code = await self.coordinator.delete_group(group_id)
         if code is ErrorCode.NONE:
-            await self.sharing.forget_group(group_id)
+            await self.share_delivery.forget_group(group_id)
         return code
 
     async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
         self.group_options.settle(self._group_settings, group_id)
-        self.sharing.relimit(group_id)
+        self.share_delivery.relimit(group_id)
 
     async def tend_transactions(self) -> None:
         """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
@@ -233,7 +233,7 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.coordinator.expire()
-        reading = {part.place.group_id for part in self.sharing}
+        reading = {part.key.group_id for part in self.share_delivery}
         for group in list(self.coordinator.groups):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
                 self.coordinator.groups.delete(group.group_id)
@@ -283,8 +283,8 @@ class Broker:
         _take_over(self._group_settings, _group_settings(self.config))
         self.group_options.settle(self._group_settings)
         _take_over(self._transaction_settings, _transaction_settings(self.config))
-        for group_id in {part.place.group_id for part in self.sharing}:
-            self.sharing.relimit(group_id)
+        for group_id in {part.key.group_id for part in self.share_delivery}:
+            self.share_delivery.relimit(group_id)
         await self.topics.refresh_options()
         try:
             self.housekeeping.measure_disk()

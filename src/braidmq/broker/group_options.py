@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from braidmq.broker.group_commit import DiskThreads
-from braidmq.broker.share import ShareOptions
+from braidmq.broker.share_delivery import ShareOptions
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import GROUP, Config, ConfigError, check_sessions, find
 from braidmq.delivery.status import DeliveryLimits

@@ -37,7 +37,7 @@ LEADER_EPOCH = 0
 logger = logging.getLogger("braid.partition")
 
 
-class Watcher(Protocol):
+class AdvanceWatcher(Protocol):
     """Somebody who waits for records to become readable."""
 
     def on_advanced(self, partition: Partition) -> None: ...
@@ -91,7 +91,7 @@ class Partition:
         """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
-        self._watchers: set[Watcher] | None = None
+        self._watchers: set[AdvanceWatcher] | None = None
         self._durable_waits: deque[tuple[int, DurableCallback]] | None = None
         self._set_config(config)
 
@@ -386,12 +386,12 @@ class Partition:
         behind = self.log.offset_behind(offset, found)
         return transactions.aborted_between(offset, self.last_stable_offset if behind is None else behind)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is None:
             self._watchers = set()
         self._watchers.add(watcher)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is not None:
             self._watchers.discard(watcher)
 

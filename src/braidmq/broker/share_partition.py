@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from braidmq.broker.internal_topic import KeyValue
 from braidmq.broker.partition import NotReady, Partition
-from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
+from braidmq.broker.share_records import DELTAS_MAX, SharePartitionKey, delta_key, snapshot_key
 from braidmq.delivery import stored
 from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, NotHeld, Reading
 from braidmq.delivery.window import DeliveryWindow, joined
@@ -32,7 +32,7 @@ READ_BYTES = 256 * 1024
 HEADERS_BYTES = 16 * 1024
 
 
-class Watcher(Protocol):
+class AvailabilityWatcher(Protocol):
     """Somebody who waits for records that can be acquired."""
 
     def on_available(self) -> None: ...
@@ -56,7 +56,7 @@ class Delivered(NamedTuple):
     acquired: list[Acquired]
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """A batch of the log, and where it lies in what was found."""
 
     first: int
@@ -70,19 +70,19 @@ class Batch(NamedTuple):
 class SharePartition:
     """Delivery of one partition to one group; the owner stores what changes."""
 
-    __slots__ = ("_slot", "_watchers", "committed", "partition", "place", "window")
+    __slots__ = ("_slot", "_watchers", "committed", "key", "partition", "window")
 
     def __init__(
-        self, place: Place, partition: Partition, window: DeliveryWindow, committed: bool = False
+        self, key: SharePartitionKey, partition: Partition, window: DeliveryWindow, committed: bool = False
     ) -> None:
-        self.place = place
+        self.key = key
         self.partition = partition
         self.window = window
         self.committed = committed
         """Whether records of transactions are handed out only when they are committed; may change."""
         self._slot: int | None = None
         """Where the next delta goes; None: a snapshot is due."""
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[AvailabilityWatcher] = set()
 
     # -- handing out ----------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class SharePartition:
                 break
         return Delivered(records, joined(acquired))
 
-    def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[FileSlice, list[Batch]] | None:
+    def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[FileSlice, list[LogBatch]] | None:
         """At most `bytes_max` from the batch at `offset` on; the first batch of an answer may be larger."""
         found = self.partition.read(offset, min(READ_BYTES, bytes_max), self.committed)
         if found is None:
@@ -138,12 +138,12 @@ class SharePartition:
         finally:
             found.release()
 
-    def _batches(self, offset: int, found: FileSlice) -> list[Batch]:
+    def _batches(self, offset: int, found: FileSlice) -> list[LogBatch]:
         aborted = self.partition.aborted(offset, found) if self.committed else []
         return _batches(found, aborted)
 
     def _take(
-        self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[Batch], exact: bool
+        self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[LogBatch], exact: bool
     ) -> list[Acquired]:
         if not batches:
             return []
@@ -201,12 +201,12 @@ class SharePartition:
         """What has to be written so that a restart goes on here; None if nothing changed."""
         if self._slot is None or self._slot >= DELTAS_MAX:
             self._slot = 0
-            return snapshot_key(self.place), self.window.snapshot()
+            return snapshot_key(self.key), self.window.snapshot()
         delta = self.window.take_delta()
         if delta is None:
             return None
         self._slot += 1
-        return delta_key(self.place, self._slot - 1), delta
+        return delta_key(self.key, self._slot - 1), delta
 
     def rewrite(self) -> None:
         """What was taken could not be written: the next record has to say everything."""
@@ -214,10 +214,10 @@ class SharePartition:
 
     # -- waiting --------------------------------------------------------------------------------
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: AvailabilityWatcher) -> None:
         self._watchers.add(watcher)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: AvailabilityWatcher) -> None:
         self._watchers.discard(watcher)
 
     def notify(self) -> None:
@@ -229,7 +229,7 @@ class SharePartition:
                 log.exception("%s: one who waited for records has failed", self.partition)
 
 
-def _batches(found: FileSlice, aborted: list[Aborted]) -> list[Batch]:
+def _batches(found: FileSlice, aborted: list[Aborted]) -> list[LogBatch]:
     """The whole batches at the start of `found`; the last one may be cut, and is left out then.
 
     Only headers are needed, so what lies past the end of a piece that was read is not read.
@@ -245,12 +245,12 @@ def _batches(found: FileSlice, aborted: list[Aborted]) -> list[Batch]:
         if end > found.size:
             break
         has_messages = not header.is_control and not _was_aborted(header, aborted)
-        batches.append(Batch(header.base_offset, header.last_offset, at, end, has_messages))
+        batches.append(LogBatch(header.base_offset, header.last_offset, at, end, has_messages))
         at = end
     return batches
 
 
-def _slices(found: FileSlice, batches: list[Batch]) -> list[FileSlice]:
+def _slices(found: FileSlice, batches: list[LogBatch]) -> list[FileSlice]:
     """The batches as ranges of the file; those that follow each other are one."""
     ranges: list[tuple[int, int]] = []
     for batch in batches:
@@ -268,7 +268,7 @@ def _was_aborted(header: BatchHeader, aborted: list[Aborted]) -> bool:
     )
 
 
-def _holding(batches: list[Batch], taken: list[Acquired]) -> list[Batch]:
+def _holding(batches: list[LogBatch], taken: list[Acquired]) -> list[LogBatch]:
     """The batches in which something was acquired; both lists ascend."""
     found = []
     number = 0

@@ -15,7 +15,7 @@ from braidmq.log.transactions import EndMarker, Outcome
 from braidmq.reset import Kind, Reset, parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import build_batch, parse_header
-from unit.broker.test_share import acquire, base_offsets, fill, judge, opened, ranges, tell
+from unit.broker.test_share_delivery import acquire, base_offsets, fill, judge, opened, ranges, tell
 from unit.embedded import TurnedClock
 
 NOW_MS = 1_700_000_000_000

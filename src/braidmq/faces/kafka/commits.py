@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
 from braidmq.group.offsets import Committed, Place, checked_metadata

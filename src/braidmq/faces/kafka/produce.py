@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Protocol
 
-from braidmq.broker.admission import Admission, Producer
 from braidmq.broker.append_queue import Turn
 from braidmq.broker.batch_preparation import Prepared
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topic import Topic
+from braidmq.broker.txn_gate import TxnGate, TxnProducer
 from braidmq.log.log import Appended
 from braidmq.log.transactions import Guard
 from braidmq.net.connection import Pending
@@ -73,7 +73,7 @@ class _Question(NamedTuple):
     """A batch that the coordinator must let into its transaction before it is appended."""
 
     partition: Partition
-    producer: Producer
+    producer: TxnProducer
     batch: bytearray
     results: list[PartitionResult]
     at: int
@@ -137,8 +137,8 @@ class ProduceHandler:
         return [wire.encode_response(version, correlation_id, answer)]
 
     @property
-    def admission(self) -> Admission:
-        return self._broker.admission
+    def txn_gate(self) -> TxnGate:
+        return self._broker.txn_gate
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
@@ -184,7 +184,7 @@ class ProduceHandler:
                 asked.held.append(_Held(partition, bytearray(batch), results, len(results)))
                 return _UNDECIDED
             producer = None if asked.transactional_id is None else _producer(batch, asked)
-            if producer is not None and not self._broker.admission.is_admitted(partition, producer):
+            if producer is not None and not self._broker.txn_gate.is_admitted(partition, producer):
                 self._hold(len(batch))
                 # Copied, as the buffer in which it came belongs to the connection.
                 asked.questions.append(
@@ -216,13 +216,13 @@ def _close_if_refused(connection: Closable, answer: Answer) -> None:
         connection.close(f"a batch with acks=0 was refused: {refused[0].message}")
 
 
-def _producer(batch: memoryview, asked: _Asked) -> Producer | None:
+def _producer(batch: memoryview, asked: _Asked) -> TxnProducer | None:
     """Whose transaction a batch belongs to; None if to none, or if it is no batch at all."""
     if len(batch) < HEADER_BYTES or not batch[_ATTRIBUTES_AT] & TRANSACTIONAL:
         return None
     header = parse_header(batch)
     assert asked.transactional_id is not None
-    return Producer(
+    return TxnProducer(
         asked.transactional_id, header.producer_id, header.producer_epoch, asked.version >= _ADDS_FROM
     )
 
@@ -284,7 +284,7 @@ class _WaitingProduce:
                     raise outcome
                 asked = self._asked
                 producer = None if asked.transactional_id is None else _producer(memoryview(batch), asked)
-                admitted = producer is None or self._handler.admission.is_admitted(partition, producer)
+                admitted = producer is None or self._handler.txn_gate.is_admitted(partition, producer)
             except ApiError as error:
                 self._handler.waiting_bytes -= len(batch)
                 results[at] = _refused(partition.index, error)
@@ -314,7 +314,7 @@ class _WaitingProduce:
         try:
             # Before anybody is asked: a batch that is broken must not become part of a transaction.
             header = check_produced(batch, partition.config.max_message_bytes)
-            self._handler.admission.admit(partition, producer, header, decided)
+            self._handler.txn_gate.admit(partition, producer, header, decided)
         except ApiError as error:
             self._handler.waiting_bytes -= len(batch)
             results[at] = _refused(partition.index, error)

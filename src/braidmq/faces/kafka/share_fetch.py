@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
-from braidmq.broker.share_records import Place
+from braidmq.broker.share_records import SharePartitionKey
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
@@ -91,7 +91,9 @@ async def _fill(
 ) -> None:
     """Acquires records; waits for them if there are none."""
     try:
-        await face.broker.sharing.open(Place(session.group_id, *key) for key in session.partitions)
+        await face.broker.share_delivery.open(
+            SharePartitionKey(session.group_id, *key) for key in session.partitions
+        )
     except ApiError as error:
         for key in session.partitions:
             answer.failed(key, error)
@@ -147,7 +149,7 @@ class ShareAnswer:
 
     def _deliver(self, key: Key) -> Delivered:
         limits = AnswerLimits(self._records_left, self._bytes_left, self._exact, first=not self.records)
-        return self._face.broker.sharing.acquire(
+        return self._face.broker.share_delivery.acquire(
             _find(self._face, self._session, key), self._session.member_id, limits
         )
 
@@ -216,7 +218,8 @@ class WaitingShareFetch:
         self._parts = [
             part
             for key in session.partitions
-            if (part := face.broker.sharing.find(Place(session.group_id, *key))) is not None
+            if (part := face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key)))
+            is not None
         ]
         for part in self._parts:
             part.watch(self)
@@ -249,7 +252,7 @@ class WaitingShareFetch:
 
 
 def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
-    part = face.broker.sharing.find(Place(session.group_id, *key))
+    part = face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key))
     if part is not None:
         return part
     if face.broker.topics.find_by_id(key[0]) is None:

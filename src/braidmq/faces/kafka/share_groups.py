@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH
-from braidmq.broker.share_records import Place
+from braidmq.broker.share_records import SharePartitionKey
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.authorized import Securable, authorized_operations
@@ -143,7 +143,7 @@ async def describe_share_group_offsets(
     face: KafkaFace, request: DescribeShareGroupOffsetsRequest, asked: Asked
 ) -> DescribeShareGroupOffsetsResponse:
     for group in request.groups:
-        await opened(part.partition for part in face.broker.sharing.of_group(group.group_id))
+        await opened(part.partition for part in face.broker.share_delivery.of_group(group.group_id))
     return DescribeShareGroupOffsetsResponse(groups=[_offsets(face, each) for each in request.groups])
 
 
@@ -176,8 +176,8 @@ def _offsets(
 
 def _all_read(face: KafkaFace, group_id: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for part in face.broker.sharing.of_group(group_id):
-        found.setdefault(part.partition.topic, []).append(part.place.partition)
+    for part in face.broker.share_delivery.of_group(group_id):
+        found.setdefault(part.partition.topic, []).append(part.key.partition)
     return {name: sorted(found[name]) for name in sorted(found)}
 
 
@@ -191,7 +191,7 @@ def _offset(
             error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             error_message=f"there is no such partition {index}",
         )
-    part = face.broker.sharing.find(Place(group_id, topic.id, index))
+    part = face.broker.share_delivery.find(SharePartitionKey(group_id, topic.id, index))
     if part is None:
         return DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=_NOT_READ_YET)
     try:
@@ -249,7 +249,9 @@ async def _alter(
         _check_movable(face, group_id)
         if face.broker.coordinator.groups.find(group_id) is None:
             face.broker.coordinator.groups.make_share(group_id)
-        await face.broker.sharing.move(Place(group_id, topic.id, wanted.partition_index), wanted.start_offset)
+        await face.broker.share_delivery.move(
+            SharePartitionKey(group_id, topic.id, wanted.partition_index), wanted.start_offset
+        )
         # A group without a place is forgotten now and then, and this one had none until now.
         face.broker.coordinator.groups.add_share(group_id)
     except ApiError as error:
@@ -274,8 +276,8 @@ async def delete_share_group_offsets(
         try:
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
-            parts = face.broker.sharing.of_group(request.group_id)
-            await face.broker.sharing.forget(part for part in parts if part.place.topic_id == topic.id)
+            parts = face.broker.share_delivery.of_group(request.group_id)
+            await face.broker.share_delivery.forget(part for part in parts if part.key.topic_id == topic.id)
         except ApiError as error:
             answer.error_code, answer.error_message = int(error.code), error.message
         responses.append(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
-from braidmq.broker.transactions import OFFSETS_PLACE
+from braidmq.broker.txn_coordinator import OFFSETS_PLACE
 from braidmq.faces.kafka.asked import Asked
 from braidmq.txn import views
 from braidmq.txn.events import AddPartitions, End, Place

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from braidmq.broker.admission import Producer
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
+from braidmq.broker.txn_gate import TxnProducer
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.commits import entry
 from braidmq.group.offsets import Committed, Place
@@ -66,7 +66,7 @@ async def txn_offset_commit(
 async def _commit(
     face: KafkaFace, request: TxnOffsetCommitRequest, entries: Entries, version: int
 ) -> ErrorCode:
-    producer = Producer(
+    producer = TxnProducer(
         request.transactional_id, request.producer_id, request.producer_epoch, version >= _ADDS_FROM
     )
     member = Committer(request.member_id, request.group_instance_id, request.generation_id, version)
@@ -89,10 +89,10 @@ async def _commit(
         partition, batch = await coordinator.begin_commit_in_transaction(
             request.group_id, member, producer, entries
         )
-        if face.broker.admission.is_admitted(partition, producer):
+        if face.broker.txn_gate.is_admitted(partition, producer):
             append(ErrorCode.NONE, None)
         else:
-            face.broker.admission.admit(partition, producer, parse_header(batch), append)
+            face.broker.txn_gate.admit(partition, producer, parse_header(batch), append)
         code = await done
     except ApiError as error:
         code = error.code

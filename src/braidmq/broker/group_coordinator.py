@@ -50,9 +50,9 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header, records
 
 if TYPE_CHECKING:
-    from braidmq.broker.admission import Producer
     from braidmq.broker.partition import DurableCallback, Partition
     from braidmq.broker.topics import Topics
+    from braidmq.broker.txn_gate import TxnProducer
 
 log = logging.getLogger("braid.groups")
 
@@ -69,7 +69,7 @@ class Committer(NamedTuple):
     version: int
 
 
-class Coordinator:
+class GroupCoordinator:
     """Coordinates every group of this broker."""
 
     def __init__(
@@ -226,7 +226,11 @@ class Coordinator:
         table.commit_all(entries)
 
     async def begin_commit_in_transaction(
-        self, group_id: str, member: Committer, producer: Producer, entries: Sequence[tuple[Place, Committed]]
+        self,
+        group_id: str,
+        member: Committer,
+        producer: TxnProducer,
+        entries: Sequence[tuple[Place, Committed]],
     ) -> tuple[Partition, bytearray]:
         """The batch of offsets that count when the producer's transaction commits, and where it belongs.
 

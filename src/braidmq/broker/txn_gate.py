@@ -4,7 +4,7 @@ A transactional batch may be appended without a question where its producer's tr
 Otherwise a guard is taken, the coordinator is asked, and the batch is appended if the guard still stands
 (see `braidmq.log.transactions`). Older clients have announced the partition themselves, so the answer is
 there at once. Newer ones leave that to the broker (KIP-890): the partition is added to the transaction, which
-is a write, and while it is under way whatever else the producer sends has to wait in line, or batches would
+is a write, and while it is under way everything else the producer sends waits in a queue, or batches would
 overtake each other.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from braidmq.broker.partition import Partition
-from braidmq.broker.transactions import TransactionCoordinator
+from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.log.transactions import Guard
 from braidmq.txn.events import Added, AddPartitions, Place
 from braidmq.wire.errors import ErrorCode
@@ -32,7 +32,7 @@ log = logging.getLogger("braid.transactions")
 Then = Callable[[ErrorCode, Guard | None], None]
 
 
-class Producer(NamedTuple):
+class TxnProducer(NamedTuple):
     """Who writes, under which transactional id, and whether the broker announces its partitions."""
 
     transactional_id: str
@@ -41,100 +41,100 @@ class Producer(NamedTuple):
     adds: bool
 
 
-class _Waiting(NamedTuple):
+class _HeldBatch(NamedTuple):
     partition: Partition
     place: Place
     guard: Guard
     then: Then
 
 
-class _Line:
-    """What one producer waits for: those the coordinator is being asked about, and those behind them."""
+class _ProducerQueue:
+    """Batches of one producer: those the coordinator is being asked about, and those that wait after them."""
 
-    __slots__ = ("asked", "behind", "since_s")
+    __slots__ = ("asked", "queued", "since_s")
 
     def __init__(self, now_s: float) -> None:
-        self.asked: list[_Waiting] = []
-        self.behind: list[_Waiting] = []
+        self.asked: list[_HeldBatch] = []
+        self.queued: list[_HeldBatch] = []
         self.since_s = now_s
 
     def has(self, partition: Partition) -> bool:
-        return any(waiting.partition is partition for waiting in (*self.asked, *self.behind))
+        return any(waiting.partition is partition for waiting in (*self.asked, *self.queued))
 
 
-class Admission:
+class TxnGate:
     """Decides for every transactional batch of this broker whether it may be appended."""
 
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
-        self._lines: dict[Producer, _Line] = {}
+        self._queues: dict[TxnProducer, _ProducerQueue] = {}
         self._loop = asyncio.get_running_loop()
 
-    def is_admitted(self, partition: Partition, producer: Producer) -> bool:
+    def is_admitted(self, partition: Partition, producer: TxnProducer) -> bool:
         """Whether a batch needs no question: its transaction is open, and nothing is waiting before it."""
         transactions = partition.log.producers.transactions
         if transactions is None or transactions.needs_verification(producer.producer_id):
             return False
-        line = self._lines.get(producer)
-        return line is None or not line.has(partition)
+        queue = self._queues.get(producer)
+        return queue is None or not queue.has(partition)
 
-    def admit(self, partition: Partition, producer: Producer, header: BatchHeader, then: Then) -> None:
+    def admit(self, partition: Partition, producer: TxnProducer, header: BatchHeader, then: Then) -> None:
         """Calls `then` with the guard, or with the code of a refusal; in the order of the calls.
 
         ApiError if the producer's epoch is over.
         """
         place = (partition.topic, partition.index)
         guard = partition.log.producers.known_transactions().begin_verification(header)
-        waiting = _Waiting(partition, place, guard, then)
+        waiting = _HeldBatch(partition, place, guard, then)
         if not producer.adds:
             codes = self._coordinator.transactions.verify(_request(producer, {place}))
             self._finish([waiting], producer, codes[place])
             return
-        line = self._lines.get(producer)
-        if line is not None:
-            line.behind.append(waiting)
+        queue = self._queues.get(producer)
+        if queue is not None:
+            queue.queued.append(waiting)
             return
-        line = self._lines[producer] = _Line(self._loop.time())
-        line.behind.append(waiting)
+        queue = self._queues[producer] = _ProducerQueue(self._loop.time())
+        queue.queued.append(waiting)
         # Not at once: the other partitions of the same request go with the same question.
-        self._loop.call_soon(self._ask_next, producer, line)
+        self._loop.call_soon(self._ask_next, producer, queue)
 
-    def _ask_next(self, producer: Producer, line: _Line) -> None:
-        line.asked, line.behind = line.behind, []
-        if not line.asked:
-            del self._lines[producer]
+    def _ask_next(self, producer: TxnProducer, queue: _ProducerQueue) -> None:
+        queue.asked, queue.queued = queue.queued, []
+        if not queue.asked:
+            del self._queues[producer]
             return
-        line.since_s = self._loop.time()
-        self._ask(producer, line)
+        queue.since_s = self._loop.time()
+        self._ask(producer, queue)
 
-    def _ask(self, producer: Producer, line: _Line) -> None:
-        asked = line.asked
+    def _ask(self, producer: TxnProducer, queue: _ProducerQueue) -> None:
+        asked = queue.asked
         request = _request(producer, {waiting.place for waiting in asked})
         try:
-            self._coordinator.ask(request, lambda added: self._on_added(producer, line, added))
+            self._coordinator.ask(request, lambda added: self._on_added(producer, queue, added))
         except Exception:
             log.exception("%r: the coordinator could not be asked", producer.transactional_id)
-            if line.asked is asked:
-                self._on_added(producer, line, Added(ErrorCode.UNKNOWN_SERVER_ERROR))
+            if queue.asked is asked:
+                self._on_added(producer, queue, Added(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def _on_added(self, producer: Producer, line: _Line, added: Added) -> None:
-        waited_s = self._loop.time() - line.since_s
+    def _on_added(self, producer: TxnProducer, queue: _ProducerQueue, added: Added) -> None:
+        waited_s = self._loop.time() - queue.since_s
         if added.code is ErrorCode.CONCURRENT_TRANSACTIONS and waited_s < WAIT_MAX_S:
             # The markers of the transaction before are on their way.
-            self._coordinator.when_changed(producer.transactional_id, lambda: self._ask(producer, line))
+            self._coordinator.when_changed(producer.transactional_id, lambda: self._ask(producer, queue))
             return
-        self._finish(line.asked, producer, added.code)
-        self._ask_next(producer, line)
+        self._finish(queue.asked, producer, added.code)
+        self._ask_next(producer, queue)
 
-    def _finish(self, waiting: list[_Waiting], producer: Producer, code: ErrorCode) -> None:
+    def _finish(self, waiting: list[_HeldBatch], producer: TxnProducer, code: ErrorCode) -> None:
         for one in waiting:
             try:
                 self._tell(one, producer, code)
             except Exception:
-                # Its own trouble: the next in line are told all the same.
+                # Its own trouble: the others in the queue still get their answer.
                 log.exception("%s: a batch of %r was not taken", one.partition, producer.transactional_id)
 
-    def _tell(self, one: _Waiting, producer: Producer, code: ErrorCode) -> None:
+    def _tell(self, one: _HeldBatch, producer: TxnProducer, code: ErrorCode) -> None:
         if code is ErrorCode.NONE:
             one.then(code, one.guard)
             return
@@ -143,7 +143,7 @@ class Admission:
         one.then(code, None)
 
 
-def _request(producer: Producer, places: set[Place]) -> AddPartitions:
+def _request(producer: TxnProducer, places: set[Place]) -> AddPartitions:
     return AddPartitions(
         producer.transactional_id,
         producer.producer_id,

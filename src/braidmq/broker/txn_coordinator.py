@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from braidmq.broker.alarm import Alarm
-from braidmq.broker.coordinator import Coordinator
+from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
@@ -70,7 +70,7 @@ class TransactionCoordinator:
         clock: Clock,
         settings: TransactionSettings,
         producer_ids: ProducerIds,
-        groups: Coordinator,
+        groups: GroupCoordinator,
     ) -> None:
         self._topics = topics
         self._topic = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
