@@ -185,11 +185,11 @@ class Broker:
             )
         return topic.partitions[index]
 
-    def known_partitions(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+    def known_partitions(self, partitions: Iterable[tuple[str, int]]) -> list[Partition]:
         """Those of these partitions that there are."""
         return [
             topic.partitions[index]
-            for name, index in places
+            for name, index in partitions
             if (topic := self.topics.find(name)) is not None and 0 <= index < len(topic.partitions)
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from braidmq.broker.topics import Topics
-from braidmq.group.catalog import Topic
+from braidmq.group.catalog import CatalogTopic
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PATTERN_LENGTH_MAX = 1024
@@ -21,17 +21,17 @@ class TopicCatalog:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._version = -1
-        self._found: dict[str, Topic] = {}
+        self._found: dict[str, CatalogTopic] = {}
 
     @property
     def version(self) -> int:
         return self._topics.version
 
     @property
-    def topics(self) -> Mapping[str, Topic]:
+    def topics(self) -> Mapping[str, CatalogTopic]:
         if self._version != self._topics.version:
             self._version = self._topics.version
-            self._found = {each.name: Topic(each.id, len(each.partitions)) for each in self._topics}
+            self._found = {each.name: CatalogTopic(each.id, len(each.partitions)) for each in self._topics}
         return self._found
 
     def matching(self, pattern: str) -> frozenset[str]:

@@ -36,20 +36,20 @@ from braidmq.txn.events import (
     Initialized,
     Marker,
     Moment,
-    Place,
     Reply,
-    Store,
     Token,
+    TopicPartition,
     WriteMarkers,
+    WriteRecord,
 )
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.settings import TransactionSettings
-from braidmq.txn.transaction import PREPARED, State
+from braidmq.txn.transaction import PREPARED, TransactionState
 from braidmq.wire.errors import ApiError, ErrorCode
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-OFFSETS_PLACE: Place = (OFFSETS_TOPIC, 0)
+OFFSETS_PLACE: TopicPartition = (OFFSETS_TOPIC, 0)
 """Where the offsets of every group are."""
 
 FINISH_WAIT_MAX_S = 1.0
@@ -89,7 +89,7 @@ class TransactionCoordinator:
 
     async def load(self) -> None:
         """Reads what an earlier run left and finishes what was decided; partitions and groups come first."""
-        loading = Loading()
+        loading = TransactionLoader()
         for record in self._topic.stored():
             loading.record(*record)
         if loading.unreadable:
@@ -105,23 +105,23 @@ class TransactionCoordinator:
         was done with it. Nobody else would ever end it, and no reader at read_committed get past it.
         """
         going_on = {
-            (one.producer_id, place)
+            (one.producer_id, topic_partition)
             for one in self.transactions
-            if one.state is State.ONGOING or one.state in PREPARED
-            for place in one.places
+            if one.state is TransactionState.ONGOING or one.state in PREPARED
+            for topic_partition in one.partitions
         }
         for partition in partitions:
             transactions = partition.log.producers.transactions
             if transactions is None:
                 continue
-            place = (partition.topic, partition.index)
+            topic_partition = (partition.topic, partition.index)
             for producer_id, _, first_offset in transactions.open_transactions():
-                if (producer_id, place) in going_on:
+                if (producer_id, topic_partition) in going_on:
                     continue
                 log.warning("%s: aborting the transaction at %d, whose end was lost", partition, first_offset)
                 epoch = transactions.producer_epoch(producer_id)
                 marker = Marker(producer_id, epoch, False, self.transactions.coordinator_epoch, 0)
-                self.write_marker(place, marker, lambda _: None)
+                self.write_marker(topic_partition, marker, lambda _: None)
 
     def stop(self) -> None:
         """Writes nothing any more; what is decided and not finished is finished at the next start."""
@@ -226,19 +226,19 @@ class TransactionCoordinator:
             if isinstance(effect, Reply):
                 assert callable(effect.token)
                 effect.token(effect.answer)
-            elif isinstance(effect, Store):
+            elif isinstance(effect, WriteRecord):
                 self._store(effect)
             else:
                 self._write_markers(effect)
         self._alarm.set(self.transactions.next_deadline())
 
-    def _store(self, store: Store) -> None:
+    def _store(self, store: WriteRecord) -> None:
         def settled(code: ErrorCode) -> None:
             transactions, now = self.transactions, self.now()
             if code is ErrorCode.NONE:
-                self._carry_out(transactions.stored(store.transactional_id, store.ticket, now))
+                self._carry_out(transactions.record_written(store.transactional_id, store.ticket, now))
             else:
-                self._carry_out(transactions.store_failed(store.transactional_id, store.ticket, now))
+                self._carry_out(transactions.record_failed(store.transactional_id, store.ticket, now))
             self._wake(store.transactional_id)
 
         try:
@@ -250,35 +250,44 @@ class TransactionCoordinator:
             self._topic.when_durable(durable_at, settled)
 
     def _write_markers(self, wanted: WriteMarkers) -> None:
-        for place in wanted.places:
-            self.write_marker(place, wanted.marker, self._reporter(wanted, place))
+        for topic_partition in wanted.partitions:
+            self.write_marker(topic_partition, wanted.marker, self._reporter(wanted, topic_partition))
 
-    def _reporter(self, wanted: WriteMarkers, place: Place) -> Callable[[ErrorCode], None]:
+    def _reporter(self, wanted: WriteMarkers, topic_partition: TopicPartition) -> Callable[[ErrorCode], None]:
         transactional_id, marker, _ = wanted
 
         def report(code: ErrorCode) -> None:
             transactions, now = self.transactions, self.now()
             if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                self._carry_out(transactions.markers_written(transactional_id, marker, (place,), now))
+                self._carry_out(
+                    transactions.markers_written(transactional_id, marker, (topic_partition,), now)
+                )
             else:
-                log.error("%s-%d: the marker of %r was not written: %s", *place, transactional_id, code.name)
+                log.error(
+                    "%s-%d: the marker of %r was not written: %s",
+                    *topic_partition,
+                    transactional_id,
+                    code.name,
+                )
                 transactions.markers_failed(transactional_id, marker, now)
                 self._carry_out(())
 
         return report
 
-    def write_marker(self, place: Place, marker: Marker, then: Callable[[ErrorCode], None]) -> None:
+    def write_marker(
+        self, topic_partition: TopicPartition, marker: Marker, then: Callable[[ErrorCode], None]
+    ) -> None:
         """Ends a transaction in one partition; `then` is called when that is as safe as the topic's records.
 
         UNKNOWN_TOPIC_OR_PARTITION means that there is nothing left to end.
         """
 
         def settled(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE and place == OFFSETS_PLACE:
+            if code is ErrorCode.NONE and topic_partition == OFFSETS_PLACE:
                 self._groups.groups.decide(marker.producer_id, marker.committed)
             then(code)
 
-        partition = self._partition(place)
+        partition = self._partition(topic_partition)
         if partition is None:
             then(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
@@ -298,11 +307,11 @@ class TransactionCoordinator:
 
         partition.when_open(write)
 
-    def _partition(self, place: Place) -> Partition | None:
-        topic = self._topics.find(place[0])
-        if topic is None or not 0 <= place[1] < len(topic.partitions):
+    def _partition(self, topic_partition: TopicPartition) -> Partition | None:
+        topic = self._topics.find(topic_partition[0])
+        if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
             return None
-        return topic.partitions[place[1]]
+        return topic.partitions[topic_partition[1]]
 
     def _on_due(self) -> None:
         self._carry_out(self.transactions.tick(self.now()))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from braidmq.broker.partition import Partition
 from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.log.transactions import Guard
-from braidmq.txn.events import Added, AddPartitions, Place
+from braidmq.txn.events import Added, AddPartitions, TopicPartition
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.records import BatchHeader
 
@@ -43,7 +43,7 @@ class TxnProducer(NamedTuple):
 
 class _HeldBatch(NamedTuple):
     partition: Partition
-    place: Place
+    topic_partition: TopicPartition
     guard: Guard
     then: Then
 
@@ -83,12 +83,12 @@ class TxnGate:
 
         ApiError if the producer's epoch is over.
         """
-        place = (partition.topic, partition.index)
+        topic_partition = (partition.topic, partition.index)
         guard = partition.log.producers.known_transactions().begin_verification(header)
-        waiting = _HeldBatch(partition, place, guard, then)
+        waiting = _HeldBatch(partition, topic_partition, guard, then)
         if not producer.adds:
-            codes = self._coordinator.transactions.verify(_request(producer, {place}))
-            self._finish([waiting], producer, codes[place])
+            codes = self._coordinator.transactions.verify(_request(producer, {topic_partition}))
+            self._finish([waiting], producer, codes[topic_partition])
             return
         queue = self._queues.get(producer)
         if queue is not None:
@@ -109,7 +109,7 @@ class TxnGate:
 
     def _ask(self, producer: TxnProducer, queue: _ProducerQueue) -> None:
         asked = queue.asked
-        request = _request(producer, {waiting.place for waiting in asked})
+        request = _request(producer, {waiting.topic_partition for waiting in asked})
         try:
             self._coordinator.ask(request, lambda added: self._on_added(producer, queue, added))
         except Exception:
@@ -143,11 +143,11 @@ class TxnGate:
         one.then(code, None)
 
 
-def _request(producer: TxnProducer, places: set[Place]) -> AddPartitions:
+def _request(producer: TxnProducer, partitions: set[TopicPartition]) -> AddPartitions:
     return AddPartitions(
         producer.transactional_id,
         producer.producer_id,
         producer.producer_epoch,
-        frozenset(places),
+        frozenset(partitions),
         ADDED_BY_BROKER,
     )

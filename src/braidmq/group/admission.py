@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from braidmq.group.budget import Budget
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Protocol, Sync
-from braidmq.group.offsets import Committed, OffsetTable, Place, weight_of
+from braidmq.group.events import Join, MemberProtocol, Sync
+from braidmq.group.offsets import Commit, OffsetTable, weight_of
 from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -24,7 +24,7 @@ MEMBERS_PAUSE_MS, OFFSETS_PAUSE_MS = 1_000, 30_000
 """Between two weighings, which may take a tenth of a second and a second."""
 
 
-class Admission:
+class GroupAdmission:
     """Checks requests by which clients make groups remember something."""
 
     def __init__(
@@ -81,13 +81,11 @@ class Admission:
         self._check_size(weight_bytes)
         self._members.admit(weight_bytes, now_ms)
 
-    def check_offsets(
-        self, table: OffsetTable | None, entries: Iterable[tuple[Place, Committed]], now_ms: int
-    ) -> None:
+    def check_offsets(self, table: OffsetTable | None, entries: Iterable[Commit], now_ms: int) -> None:
         """Raises ApiError if a commit brings too much that is not there yet."""
         added_bytes = 0
-        for place, committed in entries:
-            known = None if table is None else table.find(*place)
+        for at, committed in entries:
+            known = None if table is None else table.find(*at)
             if known is None:
                 added_bytes += weight_of(committed)
             elif committed.metadata:
@@ -108,7 +106,7 @@ class Admission:
             )
 
 
-def weight_of_protocols(protocols: tuple[Protocol, ...]) -> int:
+def weight_of_protocols(protocols: tuple[MemberProtocol, ...]) -> int:
     """What a member of the classic protocol weighs."""
     return MEMBER_BYTES + sum(len(one.name) + len(one.metadata) for one in protocols)
 

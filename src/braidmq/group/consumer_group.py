@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from braidmq.group.admission import weight_of_protocols, weight_of_topics
 from braidmq.group.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, NOTHING, Partition, Partitions, Reader
-from braidmq.group.catalog import Catalog, Topic
+from braidmq.group.catalog import Catalog, CatalogTopic
 from braidmq.group.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -30,7 +30,7 @@ from braidmq.group.consumer_member import (
     ConsumerMember,
     Heartbeat,
     MemberState,
-    Owner,
+    PartitionOwner,
     SteadyBeat,
     Subscription,
     check_request,
@@ -107,11 +107,11 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.static: dict[str, str] = {}
         self.targets: dict[str, Partitions] = {}
-        self.subscribed_topics: dict[str, Topic] = {}
+        self.subscribed_topics: dict[str, CatalogTopic] = {}
         self.state_since_ms = now_ms
         self._settings = settings
         self._new_id = new_id
-        self.owners: dict[Partition, Owner] = {}
+        self.owners: dict[Partition, PartitionOwner] = {}
         self._catalog_version: int | None = None
         self._matched: dict[str, frozenset[str]] = {}
         self._subscriptions: Counter[Subscription] = Counter()
@@ -146,7 +146,7 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         for partition in member.assigned | member.revoking:
-            self.owners[partition] = Owner(member.member_id, since.get(partition, member.epoch))
+            self.owners[partition] = PartitionOwner(member.member_id, since.get(partition, member.epoch))
         self._set_deadlines(member, now_ms)
 
     def rewrite_all(self) -> None:
@@ -456,7 +456,7 @@ class ConsumerGroup:
 
     # Offsets
 
-    def owner(self, topic: str, partition: int) -> Owner | None:
+    def owner(self, topic: str, partition: int) -> PartitionOwner | None:
         """Who reads a partition of a topic."""
         found = self.subscribed_topics.get(topic)
         return None if found is None else self.owners.get((found.topic_id, partition))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from braidmq.group.assignors import ASSIGNORS, Partition, Partitions
-from braidmq.group.events import Protocol
+from braidmq.group.events import MemberProtocol
 from braidmq.group.reconciliation import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -59,7 +59,7 @@ class SteadyBeat(NamedTuple):
     client_host: str
 
 
-class Owner(NamedTuple):
+class PartitionOwner(NamedTuple):
     """Who has a partition, or has yet to give it up, and the epoch with which it got it."""
 
     member_id: str
@@ -70,10 +70,10 @@ class ClassicTraits(NamedTuple):
     """What is different about a member that still speaks the classic protocol."""
 
     session_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
 
 
-class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Owner]]):
+class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, PartitionOwner]]):
     """What the group knows about one member."""
 
     __slots__ = (
@@ -146,13 +146,15 @@ class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Owner]]
             and self.classic is None
         )
 
-    def claim(self, wanted: Partitions, since: int, owners: MutableMapping[Partition, Owner]) -> Partitions:
+    def claim(
+        self, wanted: Partitions, since: int, owners: MutableMapping[Partition, PartitionOwner]
+    ) -> Partitions:
         free = frozenset(one for one in wanted if one not in owners)
         for partition in free:
-            owners[partition] = Owner(self.member_id, since)
+            owners[partition] = PartitionOwner(self.member_id, since)
         return free
 
-    def release(self, partitions: Partitions, owners: MutableMapping[Partition, Owner]) -> None:
+    def release(self, partitions: Partitions, owners: MutableMapping[Partition, PartitionOwner]) -> None:
         for partition in partitions:
             if (owner := owners.get(partition)) is not None and owner.member_id == self.member_id:
                 del owners[partition]

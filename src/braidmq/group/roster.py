@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from braidmq.group.events import Join, JoinedMember, MemberSnapshot, Protocol, Token
+from braidmq.group.events import Join, JoinedMember, MemberProtocol, MemberSnapshot, Token
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
@@ -55,7 +55,7 @@ class Member:
             stored.session_timeout_ms,
             stored.rebalance_timeout_ms,
             "",
-            (Protocol(protocol_name, stored.subscription),),
+            (MemberProtocol(protocol_name, stored.subscription),),
             stored.instance_id,
         )
         member = cls(stored.member_id, request)
@@ -200,7 +200,7 @@ class Roster:
         """The patience of the most patient member is that of the group."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def offers_shared(self, protocols: tuple[Protocol, ...]) -> bool:
+    def offers_shared(self, protocols: tuple[MemberProtocol, ...]) -> bool:
         """Whether a newcomer has a protocol in common with everybody who is here."""
         return any(self._offers[protocol.name] == len(self.members) for protocol in protocols)
 
@@ -217,7 +217,7 @@ class Roster:
         )
 
 
-def elected(offers: Iterable[tuple[Protocol, ...]], shared: Collection[str]) -> str:
+def elected(offers: Iterable[tuple[MemberProtocol, ...]], shared: Collection[str]) -> str:
     """The one among the shared protocols that most voters like best; the earlier voter breaks a tie."""
     votes = Counter(next(one.name for one in offered if one.name in shared) for offered in offers)
     return votes.most_common(1)[0][0]

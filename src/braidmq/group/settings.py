@@ -58,7 +58,7 @@ class GroupSettings:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_quick_interval_ms: int = 1_000
-    """How often members report while there are few of them; see `pace`."""
+    """How often members report while there are few of them; see `heartbeat_interval`."""
     group_consumer_reconciling_interval_ms: int = 500
     """How often a member that waits for partitions asks, so that it has them soon after they are free."""
     group_consumer_max_size: int = 100_000

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from braidmq.group.admission import weight_of_topics
 from braidmq.group.assignors import NOTHING, Partitions, Reader, assign_shared
-from braidmq.group.catalog import Catalog, Topic
+from braidmq.group.catalog import Catalog, CatalogTopic
 from braidmq.group.consumer_group import Beat
 from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbeat
 from braidmq.group.settings import GroupSettings
@@ -55,7 +55,7 @@ class ShareGroup:
         self.epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Partitions] = {}
-        self.subscribed_topics: dict[str, Topic] = {}
+        self.subscribed_topics: dict[str, CatalogTopic] = {}
         self._settings = settings
         self._catalog_version: int | None = None
         self._target_epoch = 0

@@ -36,7 +36,7 @@ from braidmq.group.streams_member import (
     check_request,
 )
 from braidmq.group.streams_tasks import NO_TASKS, Active, Role, TaskOwners, Tasks
-from braidmq.group.streams_topology import ApplicationTopic, Configured, Status, StatusCode, Topology
+from braidmq.group.streams_topology import ApplicationTopic, Configured, StatusCode, Topology, TopologyStatus
 from braidmq.wire.errors import ApiError, ErrorCode
 
 NO_TOPOLOGY = Topology(-1, ())
@@ -77,7 +77,7 @@ class StreamsBeat(NamedTuple):
     member_epoch: int
     heartbeat_interval_ms: int = 0
     tasks: Tasks | None = None
-    statuses: tuple[Status, ...] = ()
+    statuses: tuple[TopologyStatus, ...] = ()
     endpoint_epoch: int = 0
     located: list[Located] | None = None
     to_create: tuple[ApplicationTopic, ...] = ()
@@ -170,7 +170,7 @@ class StreamsGroup:
         for member in stored.members:
             self.members[member.member_id] = member
             for task in member.assigned | member.revoking:
-                self.owners.enter(member, task, stored.since.get(task.place, member.epoch))
+                self.owners.enter(member, task, stored.since.get(task.task_id, member.epoch))
             self._set_deadlines(member, now_ms)
         if not any(self.targets.values()):
             self._bump()  # it may have waited for members, and nothing says until when
@@ -281,18 +281,18 @@ class StreamsGroup:
         tasks = sum(shape.tasks for shape in self._configured.shapes.values())
         return now_ms - self._target_computed_ms >= (len(self.members) + tasks) // MEMBERS_PER_MS
 
-    def _statuses(self, member: StreamsMember) -> Iterable[Status]:
+    def _statuses(self, member: StreamsMember) -> Iterable[TopologyStatus]:
         if member.topology_epoch < self.topology.epoch:
             detail = f"topology epoch {member.topology_epoch} is behind the group's, {self.topology.epoch}"
-            yield Status(StatusCode.STALE_TOPOLOGY, detail)
+            yield TopologyStatus(StatusCode.STALE_TOPOLOGY, detail)
         if self._delayed_until_ms is not None:
             detail = "tasks are handed out when other members have had time to join"
-            yield Status(StatusCode.ASSIGNMENT_DELAYED, detail)
+            yield TopologyStatus(StatusCode.ASSIGNMENT_DELAYED, detail)
         if self._configured.obstacle is not None:
             yield self._configured.obstacle
         if self._ended_by is not None:
             detail = f"member {self._ended_by} asked for the whole application to be shut down"
-            yield Status(StatusCode.SHUTDOWN_APPLICATION, detail)
+            yield TopologyStatus(StatusCode.SHUTDOWN_APPLICATION, detail)
 
     def _interval_ms(self, member: StreamsMember, interval_ms: int | None, now_ms: int) -> int:
         asked_ms = self._options(self.group_id).heartbeat_interval_ms

@@ -17,23 +17,23 @@ be appended) is kept beside its log, by `braidmq.log.transactions`.
 
 How a shell uses it
 
-1.  Start. Read the internal topic from its beginning, give each record to `Loading.record`, then call
-    `Transactions.load` and carry out its effects: they write the markers of transactions that were decided
-    but not finished when the broker died. This has to come after the partitions and the group coordinator
+1.  Start. Read the internal topic from its beginning, give each record to `TransactionLoader.record`, then
+    call `Transactions.load` and carry out its effects: they write the markers of transactions that were
+    decided but not finished when the broker died. This has to come after the partitions and the group coordinator
     are loaded, for the markers go to them.
 2.  Requests. Make a token, anything hashable by which the waiting client is found again, and call `init`,
     `add_partitions`, `add_offsets` or `end`. Every token is answered exactly once, by a `Reply` among the
     effects of this call or of a later one. `InitProducerId` without a transactional id is none of ours.
 3.  Effects, each in the order of its list.
-        `Store(id, ticket, record)`  append the record to the internal topic with acks=all. When it is
-            durable call `stored`; if it cannot be, `store_failed`. Carry out what comes back. There is at
-            most one `Store` per id under way, so their order among ids does not matter, and a batch may hold
-            several.
-        `WriteMarkers(id, marker, places)`  for each place append the control batch that
+        `WriteRecord(id, ticket, record)`  append the record to the internal topic with acks=all. When it is
+            durable call `record_written`; if it cannot be, `record_failed`. Carry out what comes back. There
+            is at most one `WriteRecord` per id under way, so their order among ids does not matter, and a
+            batch may hold several.
+        `WriteMarkers(id, marker, partitions)`  for each partition append the control batch that
             `log.transactions.end_marker` builds, unless `PartitionTransactions.check_marker` says that it is
             there already. When it is durable, and for the offsets topic `Groups.decide` has been called,
-            report the place with `markers_written`. A partition that no longer exists counts as written. If
-            any place failed, call `markers_failed` once; what is missing is tried again by `tick`.
+            report the partition with `markers_written`. One that no longer exists counts as written. If any
+            partition failed, call `markers_failed` once; what is missing is tried again by `tick`.
         `Reply(token, answer)`  answer that client; if it has gone meanwhile, drop the reply.
     What must be durable before what, which follows from this order:
         the record of PrepareCommit or PrepareAbort before any marker and before the answer to EndTxn;

@@ -27,13 +27,13 @@ from braidmq.txn.events import (
     Initialized,
     Marker,
     Moment,
-    Place,
     Reply,
-    Store,
     Token,
+    TopicPartition,
     WriteMarkers,
+    WriteRecord,
 )
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.records import tombstone, transaction_record
 from braidmq.txn.settings import TransactionSettings
 from braidmq.txn.transaction import (
@@ -43,17 +43,17 @@ from braidmq.txn.transaction import (
     PROTOCOL_2,
     EndedBy,
     NewProducerId,
-    State,
     Transaction,
+    TransactionState,
     check_producer,
     check_resumable,
     completed,
     initialized,
     is_repeated_end,
     prepared,
-    with_places,
+    with_partitions,
 )
-from braidmq.txn.versions import told
+from braidmq.txn.versions import code_for
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -63,7 +63,7 @@ BATCHED_SINCE = 4
 """From this version on AddPartitionsToTxn comes from brokers, for clients of protocol 2."""
 
 
-class Pending(NamedTuple):
+class PendingChange(NamedTuple):
     """A change that is being written: what the id becomes (None if it is forgotten), who waits for it."""
 
     ticket: int
@@ -71,11 +71,11 @@ class Pending(NamedTuple):
     reply: Reply | None
 
     @property
-    def state(self) -> State:
-        return State.DEAD if self.to is None else self.to.state
+    def state(self) -> TransactionState:
+        return TransactionState.DEAD if self.to is None else self.to.state
 
 
-class Entry:
+class TxnEntry:
     """A transactional id in memory."""
 
     __slots__ = ("current", "due_ms", "pending", "retry_ms", "unwritten")
@@ -83,8 +83,8 @@ class Entry:
     def __init__(self, current: Transaction | None) -> None:
         self.current = current
         """None while the very first record is being written."""
-        self.pending: Pending | None = None
-        self.unwritten: set[Place] = set()
+        self.pending: PendingChange | None = None
+        self.unwritten: set[TopicPartition] = set()
         """Where the markers of a prepared transaction have not been reported as written."""
         self.due_ms: int | None = None
         """When time itself ends the transaction, by the steady clock."""
@@ -104,7 +104,7 @@ class Transactions:
         self.settings = settings
         self.coordinator_epoch = coordinator_epoch
         self._new_producer_id = new_producer_id
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, TxnEntry] = {}
         self._tickets = count(1)
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
@@ -120,15 +120,15 @@ class Transactions:
     def find(self, transactional_id: str) -> Transaction | None:
         """What is durable of an id; one that is being forgotten is not shown."""
         entry = self._entries.get(transactional_id)
-        if entry is None or (entry.pending is not None and entry.pending.state is State.DEAD):
+        if entry is None or (entry.pending is not None and entry.pending.state is TransactionState.DEAD):
             return None
         return entry.current
 
-    def load(self, loading: Loading, now: Moment) -> list[Effect]:
+    def load(self, loading: TransactionLoader, now: Moment) -> list[Effect]:
         """Takes over what an earlier run left; decided transactions are finished with the effects."""
         effects: list[Effect] = []
         for transactional_id, transaction in loading.transactions.items():
-            entry = self._entries[transactional_id] = Entry(transaction)
+            entry = self._entries[transactional_id] = TxnEntry(transaction)
             effects += self._entered(entry, transaction, now)
         return effects
 
@@ -138,7 +138,7 @@ class Transactions:
         try:
             return self._init(request, token, now)
         except ApiError as error:
-            code = told(error.code, Api.INIT_PRODUCER_ID, request.version)
+            code = code_for(error.code, Api.INIT_PRODUCER_ID, request.version)
             return [Reply(token, Initialized(code))]
 
     def _init(self, request: Init, token: Token, now: Moment) -> list[Effect]:
@@ -176,7 +176,7 @@ class Transactions:
             timeout_ms=request.timeout_ms,
             updated_ms=now.wall_ms,
         )
-        entry = self._entries[request.transactional_id] = Entry(None)
+        entry = self._entries[request.transactional_id] = TxnEntry(None)
         answer = Initialized(ErrorCode.NONE, made.producer_id, made.producer_epoch)
         return self._change(entry, made, Reply(token, answer))
 
@@ -187,7 +187,7 @@ class Transactions:
         try:
             return self._add_partitions(request, token, now, api)
         except ApiError as error:
-            return [Reply(token, Added(told(error.code, api, request.version)))]
+            return [Reply(token, Added(code_for(error.code, api, request.version)))]
 
     def add_offsets(self, request: AddPartitions, token: Token, now: Moment) -> list[Effect]:
         """AddOffsetsToTxn: its place is the partition of the offsets topic that holds the group's offsets."""
@@ -199,21 +199,21 @@ class Transactions:
         _settled(entry)
         if current.state in PREPARED:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before has not ended yet")
-        if current.state is State.ONGOING and request.places <= current.places:
+        if current.state is TransactionState.ONGOING and request.partitions <= current.partitions:
             return [Reply(token, Added(ErrorCode.NONE))]
         batched = api is Api.ADD_PARTITIONS_TO_TXN and request.version >= BATCHED_SINCE
-        to = with_places(current, request.places, PROTOCOL_2 if batched else 0, now.wall_ms)
-        if len(to.places) > self.settings.transaction_partitions_max:
+        to = with_partitions(current, request.partitions, PROTOCOL_2 if batched else 0, now.wall_ms)
+        if len(to.partitions) > self.settings.transaction_partitions_max:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"a transaction may have {self.settings.transaction_partitions_max} partitions at most",
             )
         return self._change(entry, to, Reply(token, Added(ErrorCode.NONE)))
 
-    def verify(self, request: AddPartitions) -> dict[Place, ErrorCode]:
+    def verify(self, request: AddPartitions) -> dict[TopicPartition, ErrorCode]:
         """AddPartitionsToTxn with verify_only: whether each place takes part in the transaction as it is.
 
-        Codes are for a reader of the newest version; `versions.told` puts them into a client's words.
+        Codes are for a reader of the newest version; `versions.code_for` puts them into a client's words.
         """
         try:
             current = _owned(
@@ -222,11 +222,11 @@ class Transactions:
             if current.state in PREPARED:
                 raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction is about to end")
         except ApiError as error:
-            return dict.fromkeys(request.places, error.code)
-        known = current.places if current.state is State.ONGOING else frozenset()
+            return dict.fromkeys(request.partitions, error.code)
+        known = current.partitions if current.state is TransactionState.ONGOING else frozenset()
         return {
-            place: ErrorCode.NONE if place in known else ErrorCode.TRANSACTION_ABORTABLE
-            for place in request.places
+            partition: ErrorCode.NONE if partition in known else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in request.partitions
         }
 
     def end(self, request: End, token: Token, now: Moment) -> list[Effect]:
@@ -235,13 +235,13 @@ class Transactions:
                 return self._end_bumping(request, token, now)
             return self._end_as_of_old(request, token, now)
         except ApiError as error:
-            return [Reply(token, Ended(told(error.code, Api.END_TXN, request.version)))]
+            return [Reply(token, Ended(code_for(error.code, Api.END_TXN, request.version)))]
 
     def _end_as_of_old(self, request: End, token: Token, now: Moment) -> list[Effect]:
         entry = self._entry(request.transactional_id)
         current = _owned(entry, request.producer_id, request.producer_epoch)
         _settled(entry)
-        if current.state is State.ONGOING:
+        if current.state is TransactionState.ONGOING:
             return self._decide(entry, current, request.committed, EndedBy.OLD_CLIENT, token, now)
         return [self._ended_already(current, request, token)]
 
@@ -256,20 +256,20 @@ class Transactions:
         if current.state in PREPARED:
             # The end of a transaction in which nothing was done, sent while the one before is finished.
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before has not ended yet")
-        if current.state is not State.ONGOING and request.committed:
+        if current.state is not TransactionState.ONGOING and request.committed:
             raise _invalid(current, request.committed)
         return self._decide(entry, current, request.committed, EndedBy.CLIENT, token, now)
 
     def _ended_already(self, current: Transaction, request: End, token: Token) -> Reply:
         same = request.committed == (current.state in COMMITTING)
-        if current.state is State.EMPTY or not same:
+        if current.state is TransactionState.EMPTY or not same:
             raise _invalid(current, request.committed)
         if current.state in PREPARED:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the markers are being written")
         return Reply(token, Ended(ErrorCode.NONE, current.producer_id, current.producer_epoch))
 
     def _decide(
-        self, entry: Entry, current: Transaction, committed: bool, by: EndedBy, token: Token, now: Moment
+        self, entry: TxnEntry, current: Transaction, committed: bool, by: EndedBy, token: Token, now: Moment
     ) -> list[Effect]:
         to = prepared(current, committed, by, self._new_producer_id, now.wall_ms)
         after = completed(to, now.wall_ms)
@@ -278,8 +278,8 @@ class Transactions:
 
     # Reports
 
-    def stored(self, transactional_id: str, ticket: int, now: Moment) -> list[Effect]:
-        """The record of a `Store` is durable."""
+    def record_written(self, transactional_id: str, ticket: int, now: Moment) -> list[Effect]:
+        """The record of a `WriteRecord` is durable."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.pending is None or entry.pending.ticket != ticket:
             return []
@@ -291,14 +291,14 @@ class Transactions:
         entry.current, entry.retry_ms = pending.to, None
         return effects + self._entered(entry, pending.to, now)
 
-    def store_failed(
+    def record_failed(
         self,
         transactional_id: str,
         ticket: int,
         now: Moment,
         code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ) -> list[Effect]:
-        """The record of a `Store` could not be written; who waits for it is told `code`."""
+        """The record of a `WriteRecord` could not be written; who waits for it is told `code`."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.pending is None or entry.pending.ticket != ticket:
             return []
@@ -314,13 +314,13 @@ class Transactions:
         return [Reply(pending.reply.token, _failed(pending.reply.answer, code))]
 
     def markers_written(
-        self, transactional_id: str, marker: Marker, places: tuple[Place, ...], now: Moment
+        self, transactional_id: str, marker: Marker, partitions: tuple[TopicPartition, ...], now: Moment
     ) -> list[Effect]:
         """The marker is durable in these places, or they are gone for ever (their topic was deleted)."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.current is None or not self._is_of(marker, entry.current):
             return []
-        entry.unwritten.difference_update(places)
+        entry.unwritten.difference_update(partitions)
         return [] if entry.unwritten or entry.pending else self._complete(entry, entry.current, now)
 
     def markers_failed(self, transactional_id: str, marker: Marker, now: Moment) -> None:
@@ -348,7 +348,7 @@ class Transactions:
                 effects += self._due(entry, entry.current, now)
         return effects
 
-    def _due(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _due(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         deadline_ms = entry.next_deadline()
         if deadline_ms is None or deadline_ms > now.steady_ms:
             self._set_alarm(current.transactional_id, entry)
@@ -372,14 +372,14 @@ class Transactions:
             if current is None or entry.pending is not None or current.state not in IDLE:
                 continue
             if current.updated_ms <= oldest_ms:
-                entry.pending = Pending(next(self._tickets), None, None)
+                entry.pending = PendingChange(next(self._tickets), None, None)
                 record = tombstone(current.transactional_id)
-                effects.append(Store(current.transactional_id, entry.pending.ticket, record))
+                effects.append(WriteRecord(current.transactional_id, entry.pending.ticket, record))
         return effects
 
     # Inside
 
-    def _entry(self, transactional_id: str) -> Entry:
+    def _entry(self, transactional_id: str) -> TxnEntry:
         self.settings.check_id(transactional_id)
         entry = self._entries.get(transactional_id)
         if entry is None:
@@ -388,16 +388,16 @@ class Transactions:
             )
         return entry
 
-    def _change(self, entry: Entry, to: Transaction, reply: Reply | None) -> list[Effect]:
+    def _change(self, entry: TxnEntry, to: Transaction, reply: Reply | None) -> list[Effect]:
         assert entry.pending is None, f"{to.transactional_id!r} is being written already"
-        entry.pending = Pending(next(self._tickets), to, reply)
-        return [Store(to.transactional_id, entry.pending.ticket, transaction_record(to))]
+        entry.pending = PendingChange(next(self._tickets), to, reply)
+        return [WriteRecord(to.transactional_id, entry.pending.ticket, transaction_record(to))]
 
-    def _entered(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _entered(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         """What follows from a state that is durable."""
-        entry.unwritten = set(current.places) if current.state in PREPARED else set()
+        entry.unwritten = set(current.partitions) if current.state in PREPARED else set()
         entry.due_ms = None
-        if current.state is State.ONGOING:
+        if current.state is TransactionState.ONGOING:
             left_ms = current.started_ms + current.timeout_ms - now.wall_ms
             # A wall clock that was set back must not make a transaction last longer than it asked for.
             entry.due_ms = now.steady_ms + min(max(left_ms, 0), current.timeout_ms)
@@ -405,13 +405,13 @@ class Transactions:
         self._set_alarm(current.transactional_id, entry)
         return effects
 
-    def _finish(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _finish(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         if not entry.unwritten:
             return self._complete(entry, current, now)
-        places = tuple(sorted(entry.unwritten))
-        return [WriteMarkers(current.transactional_id, self._marker(current), places)]
+        partitions = tuple(sorted(entry.unwritten))
+        return [WriteMarkers(current.transactional_id, self._marker(current), partitions)]
 
-    def _complete(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _complete(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         entry.retry_ms = None
         return self._change(entry, completed(current, now.wall_ms), None)
 
@@ -419,7 +419,7 @@ class Transactions:
         return Marker(
             current.producer_id,
             current.producer_epoch,
-            current.state is State.PREPARE_COMMIT,
+            current.state is TransactionState.PREPARE_COMMIT,
             self.coordinator_epoch,
             current.client_version,
         )
@@ -427,11 +427,11 @@ class Transactions:
     def _is_of(self, marker: Marker, current: Transaction) -> bool:
         return current.state in PREPARED and marker == self._marker(current)
 
-    def _retry(self, entry: Entry, current: Transaction, now: Moment) -> None:
+    def _retry(self, entry: TxnEntry, current: Transaction, now: Moment) -> None:
         entry.retry_ms = now.steady_ms + self.settings.retry_ms
         self._set_alarm(current.transactional_id, entry)
 
-    def _set_alarm(self, transactional_id: str, entry: Entry) -> None:
+    def _set_alarm(self, transactional_id: str, entry: TxnEntry) -> None:
         due_ms = entry.next_deadline()
         set_ms = self._alarm_of.get(transactional_id)
         if due_ms is not None and (set_ms is None or due_ms < set_ms):
@@ -453,20 +453,20 @@ def _expected(request: Init) -> tuple[int, int] | None:
     return request.producer_id, request.producer_epoch
 
 
-def _existing(entry: Entry) -> Transaction:
+def _existing(entry: TxnEntry) -> Transaction:
     if entry.current is None:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transactional id is being made")
     return entry.current
 
 
-def _owned(entry: Entry, producer_id: int, producer_epoch: int) -> Transaction:
+def _owned(entry: TxnEntry, producer_id: int, producer_epoch: int) -> Transaction:
     """What is durable of an id, if this producer owns it."""
     current = _existing(entry)
     check_producer(current, producer_id, producer_epoch)
     return current
 
 
-def _settled(entry: Entry) -> Transaction:
+def _settled(entry: TxnEntry) -> Transaction:
     """What is known of an id that nothing is being written of."""
     current = _existing(entry)
     if entry.pending is not None:

@@ -32,7 +32,7 @@ KNOWN = {
 }
 
 
-def told(code: ErrorCode, api: Api, version: int) -> ErrorCode:
+def code_for(code: ErrorCode, api: Api, version: int) -> ErrorCode:
     """The code for a client that sent `api` in `version`."""
     since = KNOWN[api]
     if code is ErrorCode.PRODUCER_FENCED and version < since.fenced:

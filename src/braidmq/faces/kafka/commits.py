@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.asked import Asked
-from braidmq.group.offsets import Committed, Place, checked_metadata
+from braidmq.group.offsets import Commit, Committed, checked_metadata
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,
@@ -47,7 +47,7 @@ ANSWER_PARTITIONS_MAX = 64
 async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: Asked) -> OffsetCommitResponse:
     """Stores what can be stored; each partition is told what became of it."""
     refused: dict[tuple[int, int], ErrorCode] = {}
-    entries: list[tuple[Place, Committed]] = []
+    entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
     for number, topic in enumerate(request.topics):
         try:
@@ -114,7 +114,7 @@ def entry(
     part: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
     now_ms: int,
     retention_ms: int = _NO_RETENTION,
-) -> tuple[Place, Committed]:
+) -> Commit:
     """One offset as it is stored; ApiError if there is no such partition, or too much is attached."""
     if not 0 <= part.partition_index < len(found.partitions):
         raise ApiError(

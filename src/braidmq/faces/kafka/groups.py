@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.authorized import Securable, authorized_operations
 from braidmq.group.classic import ClassicGroup
-from braidmq.group.events import Join, Leaver, Protocol, Sync
-from braidmq.group.kinds import Group
+from braidmq.group.events import Join, Leaver, MemberProtocol, Sync
+from braidmq.group.group_types import Group
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
     Coordinator,
@@ -108,7 +108,7 @@ async def join_group(face: KafkaFace, request: JoinGroupRequest, asked: Asked) -
             request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
         ),
         protocol_type=request.protocol_type,
-        protocols=tuple(Protocol(each.name, each.metadata) for each in request.protocols),
+        protocols=tuple(MemberProtocol(each.name, each.metadata) for each in request.protocols),
         instance_id=request.group_instance_id,
         version=asked.version,
     )

@@ -24,7 +24,7 @@ from braidmq.log.log import Appended
 from braidmq.log.transactions import Guard
 from braidmq.net.connection import Pending
 from braidmq.net.outbox import Parts
-from braidmq.txn.versions import told
+from braidmq.txn.versions import code_for
 from braidmq.wire import produce as wire
 from braidmq.wire.api import Api
 from braidmq.wire.compress import Codec
@@ -306,7 +306,7 @@ class _WaitingProduce:
             if code is ErrorCode.NONE:
                 self._append(_Held(partition, batch, results, at), guard, prepared)
                 return
-            code = _RETRIED_AS if code in _RETRIED else told(code, Api.PRODUCE, self._asked.version)
+            code = _RETRIED_AS if code in _RETRIED else code_for(code, Api.PRODUCE, self._asked.version)
             why = f"{partition}: the batch is not part of a transaction of {producer.transactional_id!r}"
             results[at] = _refused(partition.index, ApiError(code, why))
             self._done()

@@ -8,7 +8,7 @@ from braidmq.broker.catalog import compile_pattern
 from braidmq.broker.txn_coordinator import OFFSETS_PLACE
 from braidmq.faces.kafka.asked import Asked
 from braidmq.txn import views
-from braidmq.txn.events import AddPartitions, End, Place
+from braidmq.txn.events import AddPartitions, End, TopicPartition
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 _BATCHED_FROM = 4
-Codes = dict[Place, ErrorCode]
+Codes = dict[TopicPartition, ErrorCode]
 
 
 async def add_partitions_to_txn(
@@ -69,27 +69,31 @@ async def add_partitions_to_txn(
 
 async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, version: int) -> Codes:
     """All partitions or none: if one does not exist, nothing is done about the others."""
-    places = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
-    refused = {place: code for place in places if (code := _refusal(face, place)) is not None}
+    partitions = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
+    refused = {
+        topic_partition: code
+        for topic_partition in partitions
+        if (code := _refusal(face, topic_partition)) is not None
+    }
     if refused:
-        return dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
     asked = AddPartitions(
         transaction.transactional_id,
         transaction.producer_id,
         transaction.producer_epoch,
-        frozenset(places),
+        frozenset(partitions),
         version,
     )
     if transaction.verify_only:
         return face.broker.transactions.transactions.verify(asked)
     added = await face.broker.transactions.add_partitions(asked)
-    return dict.fromkeys(places, added.code)
+    return dict.fromkeys(partitions, added.code)
 
 
-def _refusal(face: KafkaFace, place: Place) -> ErrorCode | None:
+def _refusal(face: KafkaFace, topic_partition: TopicPartition) -> ErrorCode | None:
     """Why a client may not write there; what is the broker's own is answered as Kafka does."""
-    topic = face.broker.topics.find(place[0])
-    if topic is None or not 0 <= place[1] < len(topic.partitions):
+    topic = face.broker.topics.find(topic_partition[0])
+    if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else None
 
@@ -209,7 +213,7 @@ def list_transactions(
             named = compile_pattern(request.transactional_id_pattern)
         except ApiError as error:
             return ListTransactionsResponse(error_code=int(error.code))
-    wanted = views.Wanted(
+    wanted = views.TransactionFilter(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
         request.duration_filter,

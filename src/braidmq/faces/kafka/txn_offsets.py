@@ -10,9 +10,9 @@ from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.txn_gate import TxnProducer
 from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.commits import entry
-from braidmq.group.offsets import Committed, Place
+from braidmq.group.offsets import Commit, TopicPartition
 from braidmq.log.transactions import Guard
-from braidmq.txn.versions import told
+from braidmq.txn.versions import code_for
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import (
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 _ADDS_FROM = 5
 _RETRIED = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
-Entries = Sequence[tuple[Place, Committed]]
+Entries = Sequence[Commit]
 
 
 async def txn_offset_commit(
     face: KafkaFace, request: TxnOffsetCommitRequest, asked: Asked
 ) -> TxnOffsetCommitResponse:
     """Stores what can be stored; each partition is told what became of it."""
-    refused: dict[Place, ErrorCode] = {}
-    entries: list[tuple[Place, Committed]] = []
+    refused: dict[TopicPartition, ErrorCode] = {}
+    entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
     for topic in request.topics:
         for part in topic.partitions:
@@ -98,4 +98,4 @@ async def _commit(
         code = error.code
     if code in _RETRIED:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return told(code, Api.TXN_OFFSET_COMMIT, version)
+    return code_for(code, Api.TXN_OFFSET_COMMIT, version)

@@ -35,8 +35,8 @@ from braidmq.group.events import (
     Join,
     Joined,
     Leaver,
+    MemberProtocol,
     MemberSnapshot,
-    Protocol,
     Reply,
     Sync,
     Synced,
@@ -255,7 +255,7 @@ def _has_come_free(group: ConsumerGroup, member: ConsumerMember) -> bool:
     return any(partition not in group.owners for partition in missing)
 
 
-def _subscription(protocols: tuple[Protocol, ...]) -> ConsumerProtocolSubscription | None:
+def _subscription(protocols: tuple[MemberProtocol, ...]) -> ConsumerProtocolSubscription | None:
     return read_subscription(protocols[0].metadata) if protocols else None
 
 
