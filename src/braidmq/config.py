@@ -40,7 +40,7 @@ class TimestampType(StrEnum):
     APPEND = "LogAppendTime"
 
 
-class Kind(StrEnum):
+class OptionType(StrEnum):
     """How an option's text is read, in the words DescribeConfigs uses for it."""
 
     INT = "int"
@@ -56,7 +56,7 @@ class Option:
     """One option: what it is called, what it may be, and the sentence that explains it."""
 
     name: str
-    kind: Kind
+    kind: OptionType
     default: Any
     why: str
     unit: str = ""
@@ -83,7 +83,7 @@ class Option:
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ConfigError(f"{self.name}={text} is out of bounds; it must be {self.bounds()}")
         if self.choices:
-            for item in value if self.kind is Kind.LIST else (value,):
+            for item in value if self.kind is OptionType.LIST else (value,):
                 if item not in self.choices:
                     raise ConfigError(f"{self.name}={text} is not one of {', '.join(self.choices)}")
         if self.check is not None and (complaint := self.check(value)):
@@ -91,18 +91,18 @@ class Option:
         return value
 
     def _convert(self, text: object) -> Any:
-        if self.kind is Kind.LIST:
+        if self.kind is OptionType.LIST:
             items = text if isinstance(text, (list, tuple)) else str(text).split(",")
             return tuple(str(item).strip() for item in items if str(item).strip())
-        if self.kind is Kind.BOOL:
+        if self.kind is OptionType.BOOL:
             lowered = str(text).strip().lower()
             if lowered not in ("true", "false"):
                 raise ConfigError(f"{self.name}={text} is not true or false")
             return lowered == "true"
-        if self.kind is Kind.STRING:
+        if self.kind is OptionType.STRING:
             return str(text)
         try:
-            return float(str(text)) if self.kind is Kind.DOUBLE else int(str(text).replace("_", ""))
+            return float(str(text)) if self.kind is OptionType.DOUBLE else int(str(text).replace("_", ""))
         except ValueError:
             raise ConfigError(f"{self.name}={text} is not a number; it must be {self.bounds()}") from None
 
@@ -116,9 +116,9 @@ class Option:
 
     def text(self, value: Any) -> str:
         """The value as it is written in files and sent to admin clients."""
-        if self.kind is Kind.BOOL:
+        if self.kind is OptionType.BOOL:
             return "true" if value else "false"
-        return ",".join(value) if self.kind is Kind.LIST else str(value)
+        return ",".join(value) if self.kind is OptionType.LIST else str(value)
 
 
 def _complaint_about_reset(text: str) -> str | None:
@@ -130,19 +130,24 @@ def _complaint_about_reset(text: str) -> str | None:
 
 
 SERVER: tuple[Option, ...] = (
-    Option("node.id", Kind.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
+    Option("node.id", OptionType.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
     Option(
         "auto.create.topics.enable",
-        Kind.BOOL,
+        OptionType.BOOL,
         True,
         "Create a topic when a client first asks for it; turn off where topics are managed by hand.",
     ),
     Option(
-        "num.partitions", Kind.INT, 4, "Partitions of a topic whose creator does not say.", low=1, high=10_000
+        "num.partitions",
+        OptionType.INT,
+        4,
+        "Partitions of a topic whose creator does not say.",
+        low=1,
+        high=10_000,
     ),
     Option(
         "partitions.max",
-        Kind.INT,
+        OptionType.INT,
         100_000,
         "Partitions this broker holds at most; a guard against a runaway creator.",
         low=1,
@@ -150,7 +155,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.connections.max",
-        Kind.INT,
+        OptionType.INT,
         16_000,
         "Connections held at once; more are closed as they arrive. Capped by the open-file limit.",
         low=1,
@@ -158,7 +163,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.connections.per.ip.max",
-        Kind.INT,
+        OptionType.INT,
         16_000,
         "Connections from one address; lower it so that one host cannot take every place.",
         low=1,
@@ -166,7 +171,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.frame.bytes.max",
-        Kind.INT,
+        OptionType.INT,
         104_857_600,
         "Largest Produce request accepted; a longer one closes the connection.",
         "bytes",
@@ -175,7 +180,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.request.bytes.max",
-        Kind.INT,
+        OptionType.INT,
         16_777_216,
         "Largest request accepted that is not Produce: what it lists takes many times its size in memory."
         " A longer one closes the connection.",
@@ -185,7 +190,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.inflight.bytes.max",
-        Kind.LONG,
+        OptionType.LONG,
         268_435_456,
         "Bytes of half-received requests held for all connections; past it, reading pauses.",
         "bytes",
@@ -194,7 +199,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.connection.requests.max",
-        Kind.INT,
+        OptionType.INT,
         1_000,
         "Requests of one connection that may wait for an answer; past it, reading pauses.",
         low=1,
@@ -202,7 +207,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.connection.send.bytes.max",
-        Kind.INT,
+        OptionType.INT,
         4_194_304,
         "Answers queued to a client that does not read; past it, its requests are not read.",
         "bytes",
@@ -211,7 +216,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "produce.waiting.bytes.max",
-        Kind.LONG,
+        OptionType.LONG,
         134_217_728,
         "Batches held in memory until their coordinator lets them in, their partition is open, or those"
         " before them are recompressed; past it, more are refused with a code that producers retry.",
@@ -221,7 +226,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.idle.ms",
-        Kind.LONG,
+        OptionType.LONG,
         600_000,
         "A connection silent for this long is closed.",
         "ms",
@@ -230,7 +235,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.frame.timeout.ms",
-        Kind.LONG,
+        OptionType.LONG,
         60_000,
         "A request whose bytes take longer than this to arrive closes its connection.",
         "ms",
@@ -239,7 +244,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "net.drain.ms",
-        Kind.LONG,
+        OptionType.LONG,
         5_000,
         "Time given to answers under way when the broker stops.",
         "ms",
@@ -248,7 +253,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "loop.stall.limit.ms",
-        Kind.INT,
+        OptionType.INT,
         200,
         "A turn of the event loop that takes longer is counted and logged with its stack. Lower it to look"
         " for what makes everybody wait; raise it on a machine that is slow for reasons of its own.",
@@ -258,7 +263,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "fetch.wait.max.ms",
-        Kind.LONG,
+        OptionType.LONG,
         300_000,
         "Longest wait of a fetch, whatever the client asks.",
         "ms",
@@ -267,7 +272,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "fetch.bytes.max",
-        Kind.INT,
+        OptionType.INT,
         57_671_680,
         "Most bytes one fetch answer carries.",
         "bytes",
@@ -276,7 +281,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "fetch.sessions.max",
-        Kind.INT,
+        OptionType.INT,
         1_000,
         "Incremental fetch sessions remembered; past it the idlest is dropped and its client starts anew.",
         low=0,
@@ -284,7 +289,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "fetch.sessions.partitions.max",
-        Kind.INT,
+        OptionType.INT,
         500_000,
         "Partitions remembered in all incremental fetch sessions together, and as many in all share sessions:"
         " what bounds their memory (some 400 bytes each).",
@@ -293,18 +298,23 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "log.files.open.max",
-        Kind.INT,
+        OptionType.INT,
         1_024,
         "Segment and index files kept open; more partitions than this still work, reopening as needed.",
         low=16,
         high=1_000_000,
     ),
     Option(
-        "log.sync.threads", Kind.INT, 4, "Threads that wait for the disk in group commits.", low=1, high=64
+        "log.sync.threads",
+        OptionType.INT,
+        4,
+        "Threads that wait for the disk in group commits.",
+        low=1,
+        high=64,
     ),
     Option(
         "log.read.threads",
-        Kind.INT,
+        OptionType.INT,
         4,
         "Threads that read what is not in memory: logs opened on first use, old bytes to be checked or sent."
         " More help a disk that serves many reads at once.",
@@ -313,7 +323,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "log.checkpoint.interval.ms",
-        Kind.LONG,
+        OptionType.LONG,
         5_000,
         "How often recovery points are written; shorter means less to check after a crash.",
         "ms",
@@ -322,7 +332,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "log.retention.check.interval.ms",
-        Kind.LONG,
+        OptionType.LONG,
         10_000,
         "How often expired segments and the disk's level are looked at.",
         "ms",
@@ -331,7 +341,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "log.compaction.check.interval.ms",
-        Kind.LONG,
+        OptionType.LONG,
         15_000,
         "How often compacted topics are looked at for work.",
         "ms",
@@ -340,7 +350,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "log.cleanup.hour",
-        Kind.INT,
+        OptionType.INT,
         4,
         "Local hour in which retention of a day or more is applied, so that the work falls into a quiet"
         " time; -1 applies it at every check. Shorter retention and a filling disk never wait for it.",
@@ -349,7 +359,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "disk.clean.percent",
-        Kind.INT,
+        OptionType.INT,
         75,
         "Disk use at which expired segments go at once.",
         "%",
@@ -358,7 +368,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "disk.force.percent",
-        Kind.INT,
+        OptionType.INT,
         85,
         "Disk use at which the oldest segments go, expired or not.",
         "%",
@@ -367,7 +377,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "disk.full.percent",
-        Kind.INT,
+        OptionType.INT,
         95,
         "Disk use at which writes are refused; reads go on.",
         "%",
@@ -376,7 +386,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "producer.id.expiration.ms",
-        Kind.LONG,
+        OptionType.LONG,
         MS_PER_DAY,
         "An idempotent producer silent for this long is forgotten.",
         "ms",
@@ -385,7 +395,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "producer.ids.per.partition.max",
-        Kind.INT,
+        OptionType.INT,
         10_000,
         "Idempotent producers remembered per partition; past it the longest silent is forgotten.",
         low=1,
@@ -393,7 +403,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.min.session.timeout.ms",
-        Kind.INT,
+        OptionType.INT,
         6_000,
         "Shortest session a member of a classic group may ask for: shorter ones find a dead member sooner.",
         "ms",
@@ -402,7 +412,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.max.session.timeout.ms",
-        Kind.INT,
+        OptionType.INT,
         1_800_000,
         "Longest session a member of a classic group may ask for.",
         "ms",
@@ -411,7 +421,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.initial.rebalance.delay.ms",
-        Kind.INT,
+        OptionType.INT,
         3_000,
         "How long an empty classic group waits for more members before it shares partitions out.",
         "ms",
@@ -420,7 +430,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.consumer.session.timeout.ms",
-        Kind.INT,
+        OptionType.INT,
         45_000,
         "A member of a server-assigned group that is silent for this long is out of it.",
         "ms",
@@ -429,7 +439,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.consumer.heartbeat.interval.ms",
-        Kind.INT,
+        OptionType.INT,
         5_000,
         "How often members of server-assigned groups report at least, and so how soon they learn what they"
         " are to read; as long as there are few of them they report every second.",
@@ -439,7 +449,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.members.bytes.max",
-        Kind.LONG,
+        OptionType.LONG,
         134_217_728,
         "What the members of all groups may say about themselves together; past it newcomers are refused.",
         "bytes",
@@ -448,7 +458,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.offsets.bytes.max",
-        Kind.LONG,
+        OptionType.LONG,
         536_870_912,
         "What committed offsets may take in memory (about 350 bytes each); past it only those that are there"
         " can be committed again.",
@@ -458,7 +468,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.consumer.migration.policy",
-        Kind.STRING,
+        OptionType.STRING,
         "bidirectional",
         "Which groups with members may change their protocol when the first member of the new one comes"
         " (upgrade) or the last one goes (downgrade).",
@@ -466,7 +476,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "transaction.max.timeout.ms",
-        Kind.INT,
+        OptionType.INT,
         15 * 60 * 1000,
         "The longest a producer may let a transaction stay open before it is aborted.",
         "ms",
@@ -475,7 +485,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "transactional.id.expiration.ms",
-        Kind.LONG,
+        OptionType.LONG,
         7 * MS_PER_DAY,
         "A transactional id without a transaction for this long is forgotten.",
         "ms",
@@ -484,7 +494,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "transactional.ids.max",
-        Kind.INT,
+        OptionType.INT,
         100_000,
         "Transactional ids remembered at once; past it new ones are refused.",
         low=1,
@@ -492,7 +502,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.session.timeout.ms",
-        Kind.INT,
+        OptionType.INT,
         45_000,
         "A member of a share group that is silent for this long is out of it.",
         "ms",
@@ -501,7 +511,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.heartbeat.interval.ms",
-        Kind.INT,
+        OptionType.INT,
         5_000,
         "How often members of share groups report; also how soon they learn of new partitions.",
         "ms",
@@ -510,7 +520,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.max.size",
-        Kind.INT,
+        OptionType.INT,
         200,
         "Members a share group has at most.",
         low=1,
@@ -518,7 +528,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.max.share.sessions",
-        Kind.INT,
+        OptionType.INT,
         2_000,
         "Members of all share groups that read at once; more are refused until some stop.",
         low=1,
@@ -526,7 +536,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.partition.max.record.locks",
-        Kind.INT,
+        OptionType.INT,
         2_000,
         "Records of a partition that a share group may have handed out and not settled: what bounds memory.",
         low=10,
@@ -534,7 +544,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.record.lock.duration.ms",
-        Kind.INT,
+        OptionType.INT,
         30_000,
         "How long a consumer of a share group holds a record before it goes to another.",
         "ms",
@@ -543,7 +553,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.delivery.count.limit",
-        Kind.INT,
+        OptionType.INT,
         5,
         "How often a record is delivered in a share group before it is given up.",
         low=1,
@@ -551,7 +561,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.auto.offset.reset",
-        Kind.STRING,
+        OptionType.STRING,
         "latest",
         "Where a share group begins on a partition it has not read yet: at its first record, at its end, or"
         " at the first record that is not older than an ISO 8601 duration.",
@@ -560,7 +570,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.share.isolation.level",
-        Kind.STRING,
+        OptionType.STRING,
         "read_uncommitted",
         "Whether a share group gets records of transactions before they are committed, and of those that are"
         " aborted.",
@@ -568,7 +578,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.streams.session.timeout.ms",
-        Kind.INT,
+        OptionType.INT,
         45_000,
         "A member of a streams group that is silent for this long is out of it.",
         "ms",
@@ -577,7 +587,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.streams.heartbeat.interval.ms",
-        Kind.INT,
+        OptionType.INT,
         5_000,
         "How often members of streams groups report at least; as long as there are few of them they report"
         " every second.",
@@ -587,7 +597,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.streams.num.standby.replicas",
-        Kind.INT,
+        OptionType.INT,
         0,
         "Copies of the state of each task that other processes of an application keep, so that one of them"
         " can take over at once.",
@@ -596,7 +606,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.streams.initial.rebalance.delay.ms",
-        Kind.INT,
+        OptionType.INT,
         3_000,
         "How long an empty streams group waits for more members before it hands out tasks: tasks that move"
         " later restore their state.",
@@ -606,7 +616,7 @@ SERVER: tuple[Option, ...] = (
     ),
     Option(
         "group.streams.max.size",
-        Kind.INT,
+        OptionType.INT,
         10_000,
         "Members a streams group has at most; each thread of an application is one.",
         low=1,
@@ -617,21 +627,21 @@ SERVER: tuple[Option, ...] = (
 TOPIC: tuple[Option, ...] = (
     Option(
         "cleanup.policy",
-        Kind.LIST,
+        OptionType.LIST,
         ("delete",),
         "What happens to old records: delete by age and size, compact to the newest of each key, or both.",
         choices=("delete", "compact"),
     ),
     Option(
         "compression.type",
-        Kind.STRING,
+        OptionType.STRING,
         "producer",
         "Codec on disk; `producer` keeps what the client sent, anything else is recompressed by the broker.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     ),
     Option(
         "delete.retention.ms",
-        Kind.LONG,
+        OptionType.LONG,
         MS_PER_DAY,
         "How long tombstones stay in a compacted topic.",
         "ms",
@@ -640,7 +650,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "file.delete.delay.ms",
-        Kind.LONG,
+        OptionType.LONG,
         60_000,
         "Time between dropping a segment and removing its file.",
         "ms",
@@ -649,7 +659,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "flush",
-        Kind.STRING,
+        OptionType.STRING,
         Flush.SYNC.value,
         "sync: acks=all is answered, and records become readable, once they are on disk (group commit);"
         " async: once they are in the page cache, flushed by flush.messages and flush.ms.",
@@ -657,7 +667,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "flush.messages",
-        Kind.LONG,
+        OptionType.LONG,
         INT64_MAX,
         "With flush=async: records after which a flush is forced.",
         low=1,
@@ -665,7 +675,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "flush.ms",
-        Kind.LONG,
+        OptionType.LONG,
         INT64_MAX,
         "With flush=async: age of the oldest unflushed record that forces a flush.",
         "ms",
@@ -674,7 +684,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "index.interval.bytes",
-        Kind.INT,
+        OptionType.INT,
         4_096,
         "Log bytes between two index entries.",
         "bytes",
@@ -683,7 +693,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "max.message.bytes",
-        Kind.INT,
+        OptionType.INT,
         1_048_588,
         "Largest record batch accepted.",
         "bytes",
@@ -692,14 +702,14 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "message.timestamp.type",
-        Kind.STRING,
+        OptionType.STRING,
         TimestampType.CREATE.value,
         "Whose clock stamps a record: the producer's or the broker's.",
         choices=("CreateTime", "LogAppendTime"),
     ),
     Option(
         "message.timestamp.before.max.ms",
-        Kind.LONG,
+        OptionType.LONG,
         INT64_MAX,
         "A record may be stamped this long before the broker's time.",
         "ms",
@@ -708,7 +718,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "message.timestamp.after.max.ms",
-        Kind.LONG,
+        OptionType.LONG,
         3_600_000,
         "A record may be stamped this long after the broker's time; a wild future stamp would never expire.",
         "ms",
@@ -717,7 +727,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "max.compaction.lag.ms",
-        Kind.LONG,
+        OptionType.LONG,
         INT64_MAX,
         "Records are compacted when they are older than this, however few there are, so that what was deleted"
         " is gone by then.",
@@ -727,7 +737,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "min.cleanable.dirty.ratio",
-        Kind.DOUBLE,
+        OptionType.DOUBLE,
         0.5,
         "Share of a compacted log that no round has looked at yet, past which one is worth it.",
         low=0.0,
@@ -735,7 +745,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "min.compaction.lag.ms",
-        Kind.LONG,
+        OptionType.LONG,
         0,
         "Records younger than this are never compacted away.",
         "ms",
@@ -744,7 +754,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "min.insync.replicas",
-        Kind.INT,
+        OptionType.INT,
         1,
         "Copies that must hold a record before acks=all is answered.",
         low=1,
@@ -752,7 +762,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "retention.bytes",
-        Kind.LONG,
+        OptionType.LONG,
         NO_LIMIT,
         "Size per partition past which the oldest segments go; -1: no limit.",
         "bytes",
@@ -761,7 +771,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "retention.ms",
-        Kind.LONG,
+        OptionType.LONG,
         7 * MS_PER_DAY,
         "Age past which segments go; -1: never.",
         "ms",
@@ -770,7 +780,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "segment.bytes",
-        Kind.INT,
+        OptionType.INT,
         1_073_741_824,
         "Size at which a segment is closed and the next begun.",
         "bytes",
@@ -779,7 +789,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "segment.ms",
-        Kind.LONG,
+        OptionType.LONG,
         7 * MS_PER_DAY,
         "Age at which a segment is closed even if small, so that retention can reach it.",
         "ms",
@@ -788,7 +798,7 @@ TOPIC: tuple[Option, ...] = (
     ),
     Option(
         "unclean.leader.election.enable",
-        Kind.BOOL,
+        OptionType.BOOL,
         False,
         "Let a replica that may lack acked records lead; availability over durability.",
     ),

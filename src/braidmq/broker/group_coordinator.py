@@ -43,7 +43,7 @@ from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_group import StreamsBeat, StreamsOptions
 from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.group.streams_topology import ApplicationTopic, StatusCode, TopologyStatus
-from braidmq.log.transactions import Guard, Outcome, parse_end_marker
+from braidmq.log.transactions import Guard, MarkerType, parse_end_marker
 from braidmq.platform.clock import Clock
 from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -100,7 +100,7 @@ class GroupCoordinator:
         loading = GroupLoader()
         for header, batch in self._topic.batches():
             if (marker := parse_end_marker(batch)) is not None:
-                loading.marker(marker.producer_id, marker.outcome is Outcome.COMMIT)
+                loading.marker(marker.producer_id, marker.outcome is MarkerType.COMMIT)
                 continue
             producer_id = header.producer_id if header.is_transactional else None
             for record in records(batch):

@@ -22,11 +22,12 @@ from braidmq.broker.batch_preparation import BatchPreparer, Prepared
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TopicConfig
-from braidmq.log.aborted import Aborted
-from braidmq.log.cold import Cold, ColdJob, ColdRead
+from braidmq.log.aborted_transactions import Aborted
+from braidmq.log.append_result import AppendResult
+from braidmq.log.cold_read import Cold, ColdJob, ColdRead
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
-from braidmq.log.log import Appended, FlushJob, Log
+from braidmq.log.log import FlushJob, Log
 from braidmq.log.transactions import EndMarker, Guard
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -214,7 +215,7 @@ class Partition:
 
     def append(
         self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
-    ) -> tuple[Appended, int]:
+    ) -> tuple[AppendResult, int]:
         """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
 
         A batch that begins a transaction needs the guard with which it was verified.

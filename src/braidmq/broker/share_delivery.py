@@ -30,10 +30,10 @@ from braidmq.broker.share_records import (
 )
 from braidmq.broker.topics import Topics
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
-from braidmq.delivery.stored import BadState
 from braidmq.delivery.window import DeliveryWindow
+from braidmq.delivery.window_codec import BadState
 from braidmq.platform.clock import Clock
-from braidmq.reset import Kind, Reset
+from braidmq.reset import Reset, ResetKind
 from braidmq.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger("braid.share")
@@ -149,9 +149,9 @@ class ShareDelivery:
         return SharePartition(key, partition, window, options.committed)
 
     def _first_offset(self, partition: Partition, reset: Reset) -> int:
-        if reset.kind is Kind.EARLIEST:
+        if reset.kind is ResetKind.EARLIEST:
             return partition.log.start_offset
-        if reset.kind is Kind.BY_DURATION:
+        if reset.kind is ResetKind.BY_DURATION:
             found = partition.log.offset_for_time(max(0, self._clock.wall_ms() - reset.age_ms))
             if found is not None:
                 return min(found[1], partition.high_watermark)

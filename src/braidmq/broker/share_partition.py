@@ -18,10 +18,10 @@ from typing import NamedTuple, Protocol
 from braidmq.broker.internal_topic import KeyValue
 from braidmq.broker.partition import NotReady, Partition
 from braidmq.broker.share_records import DELTAS_MAX, SharePartitionKey, delta_key, snapshot_key
-from braidmq.delivery import stored
-from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, NotHeld, Reading
+from braidmq.delivery import window_codec
+from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, LogRange, NotHeld
 from braidmq.delivery.window import DeliveryWindow, joined
-from braidmq.log.aborted import Aborted
+from braidmq.log.aborted_transactions import Aborted
 from braidmq.log.files import FileSlice
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
@@ -148,13 +148,13 @@ class SharePartition:
         if not batches:
             return []
         messages = tuple((batch.first, batch.last) for batch in batches if batch.has_messages)
-        reading = Reading(offset, batches[-1].last, messages)
+        reading = LogRange(offset, batches[-1].last, messages)
         taken = self.window.acquire(member_id, now_ms, records_max, reading)
         if taken and not exact:
             reached = taken[-1].last
             ending = next(last for _, last in messages if last >= reached)
             if ending > reached:
-                rest = Reading(reached + 1, ending, ((reached + 1, ending),))
+                rest = LogRange(reached + 1, ending, ((reached + 1, ending),))
                 taken += self.window.acquire(member_id, now_ms, ending - reached, rest)
         return taken
 
@@ -166,10 +166,10 @@ class SharePartition:
         if log.end_offset < self.window.end_offset:
             # Without flush=sync a power loss may cost the newest records. Others will take their offsets,
             # and must not be taken for those that were settled.
-            start, runs = stored.decode(self.window.snapshot())
+            start, runs = window_codec.decode(self.window.snapshot())
             end = log.end_offset
             kept = [run._replace(last=min(run.last, end - 1)) for run in runs if run.first < end]
-            content = stored.encode(min(start, end), kept)
+            content = window_codec.encode(min(start, end), kept)
             self.window = DeliveryWindow.restore(content, (), self.window.limits, 0)
             self._slot = None
 

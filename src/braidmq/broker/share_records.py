@@ -3,7 +3,7 @@
 A window is one snapshot and the deltas after it, in the order of the log:
 
     key     version 1 | kind 1 | group id 4 + n | topic id 16 | partition 4 | slot 2, of a delta only
-    value   what `braidmq.delivery.stored` makes; none: forgotten
+    value   what `braidmq.delivery.window_codec` makes; none: forgotten
 
 A compacted topic keeps the newest record of each key, so every delta has a key of its own, its slot. A new
 snapshot makes those before it void, and its deltas take the slots again from the first: so what a window

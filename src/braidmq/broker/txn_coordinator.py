@@ -23,7 +23,7 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.topics import Topics
 from braidmq.group.records import OFFSETS_TOPIC
-from braidmq.log.transactions import EndMarker, Outcome
+from braidmq.log.transactions import EndMarker, MarkerType
 from braidmq.platform.clock import Clock
 from braidmq.txn.coordinator import Transactions
 from braidmq.txn.events import (
@@ -291,7 +291,7 @@ class TransactionCoordinator:
         if partition is None:
             then(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
+        outcome = MarkerType.COMMIT if marker.committed else MarkerType.ABORT
         end = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
 
         def write() -> None:

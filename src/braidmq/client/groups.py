@@ -15,7 +15,7 @@ from braidmq.client import share_groups
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.consumer import Start
-from braidmq.client.coordinators import Coordinators, Kind
+from braidmq.client.coordinators import CoordinatorKind, Coordinators
 from braidmq.client.errors import TimedOut, Unreachable
 from braidmq.client.offsets import list_offsets
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -97,7 +97,7 @@ class GroupDescription:
         return sum(position.lag or 0 for position in self.positions)
 
 
-class Groups:
+class GroupAdmin:
     """Administration of consumer groups.
 
     Where a method takes `kind`, it is the type that `all` has told; without it the brokers are asked.
@@ -251,7 +251,7 @@ class Groups:
                     return error
                 raise
 
-        answer = self._coordinators.ask(Kind.GROUP, group_id, ask)
+        answer = self._coordinators.ask(CoordinatorKind.GROUP, group_id, ask)
         if isinstance(answer, ApiError):
             raise answer
         return answer

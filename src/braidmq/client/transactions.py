@@ -104,7 +104,7 @@ class OpenProducer:
     last_timestamp_ms: int
 
 
-class Transactions:
+class TransactionAdmin:
     """Administration of transactions."""
 
     def __init__(self, cluster: Cluster | str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidmq.log import checkpoint as checkpoints
-from braidmq.log import progress, swap
+from braidmq.log import compaction_progress, segment_swap
 from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint
 from braidmq.log.cleaner import gap
 from braidmq.log.epochs import LeaderEpochs
@@ -80,7 +80,7 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Leaves the directory so that every byte of every segment belongs to the log and is durable."""
-        names = swap.recover(self._disk, self._path, self._names())
+        names = segment_swap.recover(self._disk, self._path, self._names())
         bases = self._tidy(names)
         if checkpoints.CHECKPOINT_NAME in names:
             self._point = checkpoints.load(self._disk, self._path)
@@ -89,8 +89,8 @@ class Recovery:
         elif checkpoints.CHECKPOINT_NAME in names:
             self._notes.append("the checkpoint was damaged; every segment was checked")
         self._rewrites = FAILED_NAME in names
-        if progress.PROGRESS_NAME in names:
-            self._compacted_offset = progress.read(self._disk, self._path)
+        if compaction_progress.PROGRESS_NAME in names:
+            self._compacted_offset = compaction_progress.read(self._disk, self._path)
         self._restore_producers(names)
         self._segments = [self._found(base) for base in bases]
         end_offset, appendable = self._check_tail(self._point or _beginning(self._segments))

@@ -15,12 +15,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
-from braidmq.log.cold import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
+from braidmq.log.cold_read import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache, OpenFile
-from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, Entry, SegmentIndex
+from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, IndexEntry, SegmentIndex
 from braidmq.log.scan import Damage, check, hop
-from braidmq.log.verified import VerifiedRanges
+from braidmq.log.verified_ranges import VerifiedRanges
 from braidmq.platform.disk import Disk, DiskFile
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader
@@ -260,7 +260,7 @@ class Segment:
             raise self.corrupt(damage) from damage
 
     @staticmethod
-    def _later(one: Entry | None, other: Entry | None) -> Entry | None:
+    def _later(one: IndexEntry | None, other: IndexEntry | None) -> IndexEntry | None:
         if one is None or other is None:
             return one or other
         return max(one, other)

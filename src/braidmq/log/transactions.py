@@ -22,7 +22,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
-from braidmq.log.aborted import ENTRY_BYTES, Aborted, AbortedList
+from braidmq.log.aborted_transactions import ENTRY_BYTES, Aborted, AbortedList
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, Buffer, build_batch, parse_header, records
@@ -45,7 +45,7 @@ _PRODUCER = Struct(">qhi")
 _CHECK = Struct(">I")
 
 
-class Outcome(Enum):
+class MarkerType(Enum):
     """The type of an end-transaction marker, as its key has it."""
 
     ABORT = 0
@@ -57,7 +57,7 @@ class EndMarker(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-    outcome: Outcome
+    outcome: MarkerType
     coordinator_epoch: int
 
 
@@ -83,13 +83,13 @@ def parse_end_marker(batch: Buffer) -> EndMarker | None:
     if first is None or first.key is None or len(first.key) < _KEY.size:
         raise ApiError(ErrorCode.INVALID_RECORD, f"control batch at {header.base_offset} has no key")
     version, kind = _KEY.unpack_from(first.key)
-    if version < 0 or kind not in (Outcome.ABORT.value, Outcome.COMMIT.value):
+    if version < 0 or kind not in (MarkerType.ABORT.value, MarkerType.COMMIT.value):
         return None
     # Later versions may add fields, but these stay in front.
     epoch = COORDINATOR_EPOCH_UNKNOWN
     if first.value is not None and len(first.value) >= _VALUE.size:
         epoch = _VALUE.unpack_from(first.value)[1]
-    return EndMarker(header.producer_id, header.producer_epoch, Outcome(kind), epoch)
+    return EndMarker(header.producer_id, header.producer_epoch, MarkerType(kind), epoch)
 
 
 class Open(NamedTuple):
@@ -272,7 +272,7 @@ class PartitionTransactions:
         if opened is None:
             return
         self._ended.append(_Ended(opened, offset))
-        if marker.outcome is Outcome.ABORT:
+        if marker.outcome is MarkerType.ABORT:
             oldest = next(iter(self._open.values()), None)
             stable = offset + 1 if oldest is None else oldest.first_offset
             self.aborted.add(Aborted(marker.producer_id, opened.first_offset, offset, stable))

@@ -19,8 +19,8 @@ How a shell uses it
 
 1.  Start. Read the internal topic from its beginning, give each record to `TransactionLoader.record`, then
     call `Transactions.load` and carry out its effects: they write the markers of transactions that were
-    decided but not finished when the broker died. This has to come after the partitions and the group coordinator
-    are loaded, for the markers go to them.
+    decided but not finished when the broker died. This has to come after the partitions and the group
+    coordinator are loaded, for the markers go to them.
 2.  Requests. Make a token, anything hashable by which the waiting client is found again, and call `init`,
     `add_partitions`, `add_offsets` or `end`. Every token is answered exactly once, by a `Reply` among the
     effects of this call or of a later one. `InitProducerId` without a transactional id is none of ours.

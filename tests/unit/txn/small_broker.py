@@ -13,7 +13,7 @@ from typing import NamedTuple
 from braidmq.log.transactions import (
     EndMarker,
     Guard,
-    Outcome,
+    MarkerType,
     PartitionTransactions,
     end_marker,
     parse_end_marker,
@@ -70,7 +70,7 @@ class SmallPartition:
 
     def mark(self, marker: Marker, wall_ms: int) -> None:
         """Writes a marker, unless it is there. Raises ApiError."""
-        outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
+        outcome = MarkerType.COMMIT if marker.committed else MarkerType.ABORT
         control = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
         if self.transactions.check_marker(control, marker.transaction_version):
             self._write(end_marker(control, wall_ms), None)

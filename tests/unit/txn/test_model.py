@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from braidmq.log.transactions import EndMarker, Outcome
+from braidmq.log.transactions import EndMarker, MarkerType
 from braidmq.txn.events import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -393,7 +393,7 @@ class TransactionModel(RuleBasedStateMachine):
 
 
 def _commits(marker: EndMarker) -> bool:
-    return marker.outcome is Outcome.COMMIT
+    return marker.outcome is MarkerType.COMMIT
 
 
 TransactionModel.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)

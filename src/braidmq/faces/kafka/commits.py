@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.topic import Topic
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.offsets import Commit, Committed, checked_metadata
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
@@ -44,14 +44,16 @@ ANSWERS_KEPT = 1024
 ANSWER_PARTITIONS_MAX = 64
 
 
-async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: Asked) -> OffsetCommitResponse:
+async def offset_commit(
+    face: KafkaFace, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
     """Stores what can be stored; each partition is told what became of it."""
     refused: dict[tuple[int, int], ErrorCode] = {}
     entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
     for number, topic in enumerate(request.topics):
         try:
-            found = _topic(face, topic.name, topic.topic_id, asked.version)
+            found = _topic(face, topic.name, topic.topic_id, context.version)
         except ApiError as error:
             refused |= {(number, part.partition_index): error.code for part in topic.partitions}
             continue
@@ -62,7 +64,7 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
                 refused[number, part.partition_index] = error.code
     code = ErrorCode.NONE
     member = Committer(
-        request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, asked.version
+        request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, context.version
     )
     try:
         await face.broker.coordinator.commit(request.group_id, member, entries)
@@ -141,12 +143,14 @@ def _topic(face: KafkaFace, name: str, topic_id: bytes, version: int) -> Topic:
     return found
 
 
-def offset_fetch(face: KafkaFace, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
+def offset_fetch(
+    face: KafkaFace, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
     """Committed offsets of one group, or from version 8 of several."""
-    if asked.version >= _GROUPS_FROM:
+    if context.version >= _GROUPS_FROM:
         return OffsetFetchResponse(
             groups=[
-                _fetch_group(face, group, request.require_stable, asked.version) for group in request.groups
+                _fetch_group(face, group, request.require_stable, context.version) for group in request.groups
             ]
         )
     topics = None
@@ -156,7 +160,7 @@ def offset_fetch(face: KafkaFace, request: OffsetFetchRequest, asked: Asked) -> 
             for each in request.topics
         ]
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    found = _fetch_group(face, group, request.require_stable, asked.version)
+    found = _fetch_group(face, group, request.require_stable, context.version)
     return OffsetFetchResponse(
         error_code=found.error_code,
         topics=[
@@ -238,7 +242,9 @@ def _fetch_one(
     )
 
 
-async def offset_delete(face: KafkaFace, request: OffsetDeleteRequest, asked: Asked) -> OffsetDeleteResponse:
+async def offset_delete(
+    face: KafkaFace, request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse:
     """Forgets offsets of topics that no member reads."""
     coordinator = face.broker.coordinator
     try:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH, Partition
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch import check_epoch
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.offsets import (
     DeleteRecordsPartition,
@@ -41,7 +41,9 @@ UNKNOWN = -1
 _READ_COMMITTED = 1
 
 
-async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, asked: Asked) -> ListOffsetsResponse:
+async def list_offsets(
+    face: KafkaFace, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
     """Offsets by time or by name, per partition."""
     await opened(
         face.broker.known_partitions(
@@ -118,7 +120,7 @@ async def _settled(partition: Partition) -> None:
 
 
 async def offset_for_leader_epoch(
-    face: KafkaFace, request: OffsetForLeaderEpochRequest, asked: Asked
+    face: KafkaFace, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch's records end, for clients that check whether the log was truncated under them."""
     await opened(
@@ -150,7 +152,7 @@ def _epoch_end(face: KafkaFace, name: str, part: OffsetForLeaderPartition) -> Ep
 
 
 async def delete_records(
-    face: KafkaFace, request: DeleteRecordsRequest, asked: Asked
+    face: KafkaFace, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Moves the start of partitions; on disk before it is answered."""
     await opened(

@@ -13,7 +13,7 @@ from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_partition import SharePartition
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.delivery.status import Acknowledgement, Verdict
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from braidmq.group.share_group import ShareGroup
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -41,7 +41,7 @@ class Judged(NamedTuple):
 
 
 async def share_acknowledge(
-    face: KafkaFace, request: ShareAcknowledgeRequest, asked: Asked
+    face: KafkaFace, request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
     try:
         if request.share_session_epoch == INITIAL_EPOCH:
@@ -50,7 +50,7 @@ async def share_acknowledge(
             )
         check_names(face, request.group_id, request.member_id)
         session = face.share_sessions.go_on(
-            request.group_id or "", request.member_id or "", request.share_session_epoch, asked.connection
+            request.group_id or "", request.member_id or "", request.share_session_epoch, context.connection
         )
     except ApiError as error:
         return ShareAcknowledgeResponse(error_code=int(error.code), error_message=error.message)

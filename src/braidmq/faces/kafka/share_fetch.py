@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import SharePartitionKey
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from braidmq.log.files import FileSlice
@@ -49,10 +49,10 @@ class ShareFetchAnswer(NamedTuple):
 
 
 async def share_fetch(
-    face: KafkaFace, request: ShareFetchRequest, asked: Asked
+    face: KafkaFace, request: ShareFetchRequest, context: RequestContext
 ) -> ShareFetchResponse | ShareFetchAnswer:
     try:
-        session = _session(face, request, asked)
+        session = _session(face, request, context)
     except ApiError as error:
         return ShareFetchResponse(error_code=int(error.code), error_message=error.message)
     answer = ShareAnswer(face, request, session)
@@ -71,7 +71,7 @@ async def share_fetch(
         raise
 
 
-def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> ShareSession:
+def _session(face: KafkaFace, request: ShareFetchRequest, context: RequestContext) -> ShareSession:
     group_id, member_id, epoch = request.group_id or "", request.member_id or "", request.share_session_epoch
     check_names(face, group_id, member_id)
     named = [(topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions]
@@ -79,9 +79,9 @@ def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> Share
     if epoch == INITIAL_EPOCH:
         if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
             raise ApiError(ErrorCode.INVALID_REQUEST, "a session that begins has nothing to acknowledge")
-        session = face.share_sessions.begin(group_id, member_id, asked.connection)
+        session = face.share_sessions.begin(group_id, member_id, context.connection)
     else:
-        session = face.share_sessions.go_on(group_id, member_id, epoch, asked.connection)
+        session = face.share_sessions.go_on(group_id, member_id, epoch, context.connection)
     face.share_sessions.update(session, named, forgotten)
     return session
 

@@ -8,9 +8,9 @@ from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.broker.topic import Topic
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.authorized import Securable, authorized_operations
+from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.consumer_groups import described_assignment, heartbeat_assignment
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.assignors import NOTHING
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.share_group import ShareGroup, ShareMember
@@ -50,14 +50,14 @@ _NOT_READ_YET = -1
 
 
 def share_group_heartbeat(
-    face: KafkaFace, request: ShareGroupHeartbeatRequest, asked: Asked
+    face: KafkaFace, request: ShareGroupHeartbeatRequest, context: RequestContext
 ) -> ShareGroupHeartbeatResponse:
     names = request.subscribed_topic_names
     beat = Heartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=asked.client_id,
-        client_host=f"/{asked.host}",
+        client_id=context.client_id,
+        client_host=f"/{context.host}",
         rack_id=request.rack_id,
         topics=None if names is None else frozenset(names),
     )
@@ -74,15 +74,15 @@ def share_group_heartbeat(
 
 
 def share_group_describe(
-    face: KafkaFace, request: ShareGroupDescribeRequest, asked: Asked
+    face: KafkaFace, request: ShareGroupDescribeRequest, context: RequestContext
 ) -> ShareGroupDescribeResponse:
     return ShareGroupDescribeResponse(
-        groups=[_describe(face, group_id, request, asked) for group_id in request.group_ids]
+        groups=[_describe(face, group_id, request, context) for group_id in request.group_ids]
     )
 
 
 def _describe(
-    face: KafkaFace, group_id: str, request: ShareGroupDescribeRequest, asked: Asked
+    face: KafkaFace, group_id: str, request: ShareGroupDescribeRequest, context: RequestContext
 ) -> DescribedShareGroup:
     try:
         group = _group(face, group_id)
@@ -98,7 +98,7 @@ def _describe(
         assignor_name=_ASSIGNOR,
         members=[_member(face, group, member) for member in group.members.values()],
         authorized_operations=authorized_operations(
-            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+            Securable.GROUP, group_id, context, wanted=request.include_authorized_operations
         ),
     )
 
@@ -140,7 +140,7 @@ def _check_movable(face: KafkaFace, group_id: str) -> None:
 
 
 async def describe_share_group_offsets(
-    face: KafkaFace, request: DescribeShareGroupOffsetsRequest, asked: Asked
+    face: KafkaFace, request: DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> DescribeShareGroupOffsetsResponse:
     for group in request.groups:
         await opened(part.partition for part in face.broker.share_delivery.of_group(group.group_id))
@@ -212,7 +212,7 @@ def _offset(
 
 
 async def alter_share_group_offsets(
-    face: KafkaFace, request: AlterShareGroupOffsetsRequest, asked: Asked
+    face: KafkaFace, request: AlterShareGroupOffsetsRequest, context: RequestContext
 ) -> AlterShareGroupOffsetsResponse:
     """Sets where a group without members begins; a group that does not exist yet is created."""
     try:
@@ -260,7 +260,7 @@ async def _alter(
 
 
 async def delete_share_group_offsets(
-    face: KafkaFace, request: DeleteShareGroupOffsetsRequest, asked: Asked
+    face: KafkaFace, request: DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> DeleteShareGroupOffsetsResponse:
     """Forgets where a group without members is; it begins anew on these topics."""
     try:

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from braidmq.config import TOPIC
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.option_owners import topic_levels
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.topics import (
     CreatableTopic,
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _DEFAULT = -1
 
 
-async def create_topics(face: KafkaFace, request: CreateTopicsRequest, asked: Asked) -> CreateTopicsResponse:
+async def create_topics(
+    face: KafkaFace, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     results = []
     for wanted in request.topics:
@@ -111,7 +113,9 @@ def _check_assignment(face: KafkaFace, name: str, assigned: list[list[int]]) -> 
         )
 
 
-async def delete_topics(face: KafkaFace, request: DeleteTopicsRequest, asked: Asked) -> DeleteTopicsResponse:
+async def delete_topics(
+    face: KafkaFace, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     return DeleteTopicsResponse(responses=[await _delete_one(face, each) for each in wanted])
 
@@ -138,7 +142,7 @@ async def _delete_one(face: KafkaFace, wanted: DeleteTopicState) -> DeletableTop
 
 
 async def create_partitions(
-    face: KafkaFace, request: CreatePartitionsRequest, asked: Asked
+    face: KafkaFace, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     results = []
     for wanted in request.topics:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
 from braidmq.broker.txn_coordinator import OFFSETS_PLACE
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.txn import views
 from braidmq.txn.events import AddPartitions, End, TopicPartition
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -44,15 +44,15 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 async def add_partitions_to_txn(
-    face: KafkaFace, request: AddPartitionsToTxnRequest, asked: Asked
+    face: KafkaFace, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
     """Partitions take part in a transaction; from a broker, several transactions at once."""
-    if asked.version >= _BATCHED_FROM:
+    if context.version >= _BATCHED_FROM:
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(
                     transactional_id=one.transactional_id,
-                    topic_results=_results(one.topics, await _add(face, one, asked.version)),
+                    topic_results=_results(one.topics, await _add(face, one, context.version)),
                 )
                 for one in request.transactions
             ]
@@ -63,7 +63,7 @@ async def add_partitions_to_txn(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    codes = await _add(face, transaction, asked.version)
+    codes = await _add(face, transaction, context.version)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, codes))
 
 
@@ -77,7 +77,7 @@ async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, vers
     }
     if refused:
         return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
-    asked = AddPartitions(
+    addition = AddPartitions(
         transaction.transactional_id,
         transaction.producer_id,
         transaction.producer_epoch,
@@ -85,8 +85,8 @@ async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, vers
         version,
     )
     if transaction.verify_only:
-        return face.broker.transactions.transactions.verify(asked)
-    added = await face.broker.transactions.add_partitions(asked)
+        return face.broker.transactions.transactions.verify(addition)
+    added = await face.broker.transactions.add_partitions(addition)
     return dict.fromkeys(partitions, added.code)
 
 
@@ -114,7 +114,7 @@ def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPar
 
 
 async def add_offsets_to_txn(
-    face: KafkaFace, request: AddOffsetsToTxnRequest, asked: Asked
+    face: KafkaFace, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
     """A group's offsets take part in a transaction."""
     wanted = AddPartitions(
@@ -122,7 +122,7 @@ async def add_offsets_to_txn(
         request.producer_id,
         request.producer_epoch,
         frozenset({OFFSETS_PLACE}),
-        asked.version,
+        context.version,
     )
     try:
         added = await face.broker.transactions.add_offsets(wanted)
@@ -131,7 +131,7 @@ async def add_offsets_to_txn(
     return AddOffsetsToTxnResponse(error_code=int(added.code))
 
 
-async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndTxnResponse:
+async def end_txn(face: KafkaFace, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
     """Commits or aborts; answered when the decision is on disk."""
     ended = await face.broker.transactions.end(
         End(
@@ -139,7 +139,7 @@ async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndT
             request.producer_id,
             request.producer_epoch,
             request.committed,
-            asked.version,
+            context.version,
         )
     )
     return EndTxnResponse(
@@ -148,7 +148,7 @@ async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndT
 
 
 def write_txn_markers(
-    face: KafkaFace, request: WriteTxnMarkersRequest, asked: Asked
+    face: KafkaFace, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Refused: with a marker anybody could end any producer's transaction, and fence it.
 
@@ -178,7 +178,7 @@ def write_txn_markers(
 
 
 def describe_transactions(
-    face: KafkaFace, request: DescribeTransactionsRequest, asked: Asked
+    face: KafkaFace, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[_describe(face, named) for named in request.transactional_ids]
@@ -205,7 +205,7 @@ def _describe(face: KafkaFace, transactional_id: str) -> DescribedTransactionSta
 
 
 def list_transactions(
-    face: KafkaFace, request: ListTransactionsRequest, asked: Asked
+    face: KafkaFace, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
     named = None
     if request.transactional_id_pattern:

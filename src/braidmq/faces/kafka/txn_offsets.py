@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.txn_gate import TxnProducer
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.commits import entry
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.offsets import Commit, TopicPartition
 from braidmq.log.transactions import Guard
 from braidmq.txn.versions import code_for
@@ -33,7 +33,7 @@ Entries = Sequence[Commit]
 
 
 async def txn_offset_commit(
-    face: KafkaFace, request: TxnOffsetCommitRequest, asked: Asked
+    face: KafkaFace, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Stores what can be stored; each partition is told what became of it."""
     refused: dict[TopicPartition, ErrorCode] = {}
@@ -45,7 +45,7 @@ async def txn_offset_commit(
                 entries.append(entry(face, face.broker.topics.get(topic.name), part, now_ms))
             except ApiError as error:
                 refused[topic.name, part.partition_index] = error.code
-    code = await _commit(face, request, entries, asked.version) if entries else ErrorCode.NONE
+    code = await _commit(face, request, entries, context.version) if entries else ErrorCode.NONE
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

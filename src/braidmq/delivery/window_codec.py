@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from braidmq.delivery.status import State
+from braidmq.delivery.status import DeliveryState
 
 VERSION = 1
 STATE_BITS = 3
 OFFSET_MAX = 2**63 - 1
 
-_STATES = {int(state): state for state in (State.AVAILABLE, State.ACKED, State.ARCHIVED)}
+_STATES = {
+    int(state): state for state in (DeliveryState.AVAILABLE, DeliveryState.ACKED, DeliveryState.ARCHIVED)
+}
 _START_END = 9
 _VARINT_BITS_MAX = 63
 
@@ -32,7 +34,7 @@ class StoredRun(NamedTuple):
 
     first: int
     last: int
-    state: State
+    state: DeliveryState
     deliveries: int
 
 

@@ -16,7 +16,7 @@ Answered = Callable[[Any], None]
 Failed = Callable[[Exception], None]
 
 
-class Handling:
+class HandlerRun:
     """One request under way."""
 
     __slots__ = ("_answered", "_coroutine", "_failed")
