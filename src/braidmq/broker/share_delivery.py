@@ -5,17 +5,17 @@ first record is handed out, verdicts before they are confirmed, and what came ba
 That a record was handed out is written with the next of these: a crash in between may cost a delivery count,
 never an acknowledgement. On start the windows are read back, and nobody holds anything.
 
-One timer serves all windows: it stands at the earliest time at which somebody's lock ends.
+One timer serves all windows: it is set to the earliest time at which a lock ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from braidmq.broker.alarm import Alarm
 from braidmq.broker.archived_summary import ArchivedSummary
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.opening import opened
@@ -29,6 +29,7 @@ from braidmq.broker.share_records import (
     tombstones,
 )
 from braidmq.broker.topics import Topics
+from braidmq.deadlines import Deadlines
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
 from braidmq.delivery.window import DeliveryWindow
 from braidmq.delivery.window_codec import BadState
@@ -58,15 +59,12 @@ class ShareDelivery:
         self._topics = topics
         self._clock = clock
         self._options_of = options_of
-        self._loop = asyncio.get_running_loop()
         self._state = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
         self._parts: dict[SharePartitionKey, SharePartition] = {}
         self._opening = asyncio.Lock()
-        self._alarms: list[tuple[int, SharePartitionKey]] = []
-        self._alarm_of: dict[SharePartitionKey, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
-        self._archived = ArchivedSummary(self._loop)
+        self._deadlines: Deadlines[SharePartitionKey] = Deadlines()
+        self._alarm = Alarm(clock, self._on_due)
+        self._archived = ArchivedSummary(asyncio.get_running_loop())
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -95,7 +93,7 @@ class ShareDelivery:
                 committed = self._options_of(key.group_id).committed
                 window = self._restore(key, stored)
                 part = self._parts[key] = SharePartition(key, partition, window, committed)
-                self._set_alarm(part)
+                self._set_deadline(part)
         return frozenset(key.group_id for key in self._parts)
 
     def _restore(self, key: SharePartitionKey, stored: StoredWindow) -> DeliveryWindow:
@@ -109,9 +107,7 @@ class ShareDelivery:
 
     def stop(self) -> None:
         """Takes nothing back any more; after the next start nobody holds anything."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
         self._archived.write()
 
     # -- windows --------------------------------------------------------------------------------
@@ -234,7 +230,7 @@ class ShareDelivery:
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():
             self._archived.note(part.key.group_id, part.partition, archived)
-        self._set_alarm(part)
+        self._set_deadline(part)
 
     # -- forgetting -----------------------------------------------------------------------------
 
@@ -243,6 +239,7 @@ class ShareDelivery:
         gone = list(parts)
         for part in gone:
             self._parts.pop(part.key, None)
+            self._deadlines.drop(part.key)
             part.notify()
         if gone:
             await self.durable(self._state.append([r for part in gone for r in tombstones(part.key)]))
@@ -255,33 +252,15 @@ class ShareDelivery:
 
     # -- time -----------------------------------------------------------------------------------
 
-    def _set_alarm(self, part: SharePartition) -> None:
-        due_ms = part.window.next_deadline_ms
-        set_ms = self._alarm_of.get(part.key)
-        if due_ms is None or (set_ms is not None and set_ms <= due_ms):
-            return
-        self._alarm_of[part.key] = due_ms
-        heapq.heappush(self._alarms, (due_ms, part.key))
-        if self._alarms[0][0] == due_ms:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._alarms and not self._stopped:
-            wait_s = max(0, self._alarms[0][0] - self.now_ms()) / 1000
-            self._timer = self._loop.call_later(wait_s, self._on_due)
+    def _set_deadline(self, part: SharePartition) -> None:
+        self._deadlines.set(part.key, part.window.next_deadline_ms)
+        self._alarm.set(self._deadlines.next_ms())
 
     def _on_due(self) -> None:
         """Takes back what was held for too long, where it was."""
         now_ms = self.now_ms()
         ticked = []
-        while self._alarms and self._alarms[0][0] <= now_ms:
-            due_ms, key = heapq.heappop(self._alarms)
-            if self._alarm_of.get(key) != due_ms:
-                continue
-            del self._alarm_of[key]
+        for key in self._deadlines.pop_due(now_ms):
             part = self._parts.get(key)
             if part is not None:
                 part.window.tick(now_ms)
@@ -289,4 +268,4 @@ class ShareDelivery:
                 part.notify()
                 ticked.append(part)
         self._write_or_log(ticked)
-        self._set_timer()
+        self._alarm.set(self._deadlines.next_ms())

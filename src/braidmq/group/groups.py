@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from braidmq.deadlines import Deadlines
 from braidmq.group import consumer_commits, consumer_records, group_types, migration
 from braidmq.group.admission import GroupAdmission
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbeat
-from braidmq.group.deadlines import Deadlines
 from braidmq.group.events import (
     NO_MEMBER,
     Effect,
@@ -77,7 +77,7 @@ class Groups:
             lambda: sum(table.weight_bytes() for table in self._offsets.values()),
         )
         self.interval = HeartbeatInterval(settings, self._count_consumer_members)
-        self._deadlines = Deadlines()
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -112,7 +112,7 @@ class Groups:
         except ApiError as error:
             return [Reply(token, Joined(error.code, request.member_id))]
         effects += group.join(request, token, now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return effects
 
     def _group_to_join(
@@ -144,7 +144,7 @@ class Groups:
         self.settings.check_session(request.session_timeout_ms)
         new_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
         answer = migration.join(group, request, new_id, self._catalog(), now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return [*written(group), Reply(token, answer)]
 
     def sync(self, group_id: str, request: Sync, token: Token, now_ms: int) -> list[Effect]:
@@ -161,7 +161,7 @@ class Groups:
         except ApiError as error:
             return [Reply(token, Synced(error.code))]
         effects = group.sync(request, token, now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return effects
 
     def heartbeat(
@@ -172,7 +172,7 @@ class Groups:
             return _missing(group_id)
         if isinstance(group, ConsumerGroup):
             code = migration.heartbeat(group, member_id, instance_id, generation, now_ms)
-            self._set_alarm(group)
+            self._set_deadline(group)
             return code
         return group.heartbeat(member_id, instance_id, generation, now_ms)
 
@@ -187,7 +187,7 @@ class Groups:
             codes = migration.leave(group, leavers, now_ms)
             return ErrorCode.NONE, codes, self._after_leaving(group, now_ms)
         codes, effects = group.leave(leavers, now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return ErrorCode.NONE, codes, effects
 
     def write_failed(self, group_id: str, now_ms: int) -> list[Effect]:
@@ -198,7 +198,7 @@ class Groups:
         if not isinstance(group, ClassicGroup):
             return []
         effects = group.write_failed(now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return effects
 
     # Server-assigned membership
@@ -222,7 +222,7 @@ class Groups:
         if isinstance(before, ClassicGroup):
             effects = [group_types.after_classic(group_id, effects), *migration.dismiss(before)]
         self._groups[group_id] = group
-        self._set_alarm(group)
+        self._set_deadline(group)
         return answer, effects
 
     def _change_over(
@@ -259,7 +259,7 @@ class Groups:
         made = self._create(group.group_id, now_ms)
         made.restore(snapshot, now_ms)
         effects = made.gather(now_ms)
-        self._set_alarm(made)
+        self._set_deadline(made)
         return [WriteRecords(records), *effects]
 
     def streams_heartbeat(
@@ -283,7 +283,7 @@ class Groups:
         if isinstance(before, ClassicGroup):
             effects = [group_types.after_classic(group_id, effects)]
         self._groups[group_id] = group
-        self._set_alarm(group)
+        self._set_deadline(group)
         return answer, effects
 
     def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
@@ -299,7 +299,7 @@ class Groups:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no share group")
         answer = group.heartbeat(beat, self._catalog(), now_ms)
         self._groups[group_id] = group
-        self._set_alarm(group)
+        self._set_deadline(group)
         return answer
 
     def add_share(self, group_id: str) -> None:
@@ -323,7 +323,7 @@ class Groups:
         for group_id in self._deadlines.pop_due(now_ms):
             if effects := self._tick(self._groups[group_id], now_ms):
                 due.append(GroupEffects(group_id, effects))
-            self._set_alarm(self._groups[group_id])
+            self._set_deadline(self._groups[group_id])
         return due
 
     def _tick(self, group: Group, now_ms: int) -> list[Effect]:
@@ -336,7 +336,7 @@ class Groups:
             return self._after_leaving(group, now_ms)
         return written(group)
 
-    def _set_alarm(self, group: Group) -> None:
+    def _set_deadline(self, group: Group) -> None:
         self._deadlines.set(group.group_id, group.next_deadline())
 
     # Offsets
@@ -477,7 +477,7 @@ class Groups:
                 if group_id not in self._groups:
                     self._create(group_id, now_ms)
         for each in self._groups.values():
-            self._set_alarm(each)
+            self._set_deadline(each)
         self._admission.weigh()
 
     def _check_room(self) -> None:

@@ -9,11 +9,11 @@ however many transactions there are.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
+from braidmq.deadlines import Deadlines
 from braidmq.txn.events import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -106,8 +106,7 @@ class Transactions:
         self._new_producer_id = new_producer_id
         self._entries: dict[str, TxnEntry] = {}
         self._tickets = count(1)
-        self._alarms: list[tuple[int, str]] = []
-        self._alarm_of: dict[str, int] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -308,7 +307,7 @@ class Transactions:
         elif pending.reply is None and pending.to is not None:
             self._retry(entry, entry.current, now)
         else:
-            self._set_alarm(transactional_id, entry)
+            self._set_deadline(transactional_id, entry)
         if pending.reply is None:
             return []
         return [Reply(pending.reply.token, _failed(pending.reply.answer, code))]
@@ -333,16 +332,12 @@ class Transactions:
 
     def next_deadline(self) -> int | None:
         """When `tick` is to be called, by the steady clock; ask again after every other call."""
-        return self._alarms[0][0] if self._alarms else None
+        return self._deadlines.next_ms()
 
     def tick(self, now: Moment) -> list[Effect]:
         """Aborts transactions whose time is over, and tries again what failed."""
         effects: list[Effect] = []
-        while self._alarms and self._alarms[0][0] <= now.steady_ms:
-            due_ms, transactional_id = heapq.heappop(self._alarms)
-            if self._alarm_of.get(transactional_id) != due_ms:
-                continue
-            del self._alarm_of[transactional_id]
+        for transactional_id in self._deadlines.pop_due(now.steady_ms):
             entry = self._entries[transactional_id]
             if entry.pending is None and entry.current is not None:
                 effects += self._due(entry, entry.current, now)
@@ -351,7 +346,7 @@ class Transactions:
     def _due(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         deadline_ms = entry.next_deadline()
         if deadline_ms is None or deadline_ms > now.steady_ms:
-            self._set_alarm(current.transactional_id, entry)
+            self._set_deadline(current.transactional_id, entry)
             return []
         entry.retry_ms = None
         if current.state in PREPARED:
@@ -402,7 +397,7 @@ class Transactions:
             # A wall clock that was set back must not make a transaction last longer than it asked for.
             entry.due_ms = now.steady_ms + min(max(left_ms, 0), current.timeout_ms)
         effects = self._finish(entry, current, now) if current.state in PREPARED else []
-        self._set_alarm(current.transactional_id, entry)
+        self._set_deadline(current.transactional_id, entry)
         return effects
 
     def _finish(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
@@ -429,18 +424,14 @@ class Transactions:
 
     def _retry(self, entry: TxnEntry, current: Transaction, now: Moment) -> None:
         entry.retry_ms = now.steady_ms + self.settings.retry_ms
-        self._set_alarm(current.transactional_id, entry)
+        self._set_deadline(current.transactional_id, entry)
 
-    def _set_alarm(self, transactional_id: str, entry: TxnEntry) -> None:
-        due_ms = entry.next_deadline()
-        set_ms = self._alarm_of.get(transactional_id)
-        if due_ms is not None and (set_ms is None or due_ms < set_ms):
-            self._alarm_of[transactional_id] = due_ms
-            heapq.heappush(self._alarms, (due_ms, transactional_id))
+    def _set_deadline(self, transactional_id: str, entry: TxnEntry) -> None:
+        self._deadlines.set(transactional_id, entry.next_deadline())
 
     def _drop(self, transactional_id: str) -> None:
         del self._entries[transactional_id]
-        self._alarm_of.pop(transactional_id, None)
+        self._deadlines.drop(transactional_id)
 
 
 def _expected(request: Init) -> tuple[int, int] | None:
