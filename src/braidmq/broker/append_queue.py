@@ -2,7 +2,7 @@
 
 A batch waits while the partition's log is being opened, and while it is opened itself: a topic that stores
 another codec than the producer chose, or that needs to see keys, has it inflated, and that may take longer
-than the loop may stand still. It is done in a thread, of one batch at a time in the whole broker: opened, a
+than the event loop may block. It is done in a thread, of one batch at a time in the whole broker: opened, a
 batch may take a hundred times the memory. Batches that come meanwhile wait after it, or they would overtake
 it.
 """
@@ -67,7 +67,7 @@ class AppendQueue:
         try:
             self._waiting.popleft().turn(outcome)
         except Exception:
-            log.exception("%s: a batch was not taken", self._partition)
+            log.exception("%s: appending a batch failed", self._partition)
 
     def _prepare(self, first: _QueuedBatch) -> None:
         outcome: Prepared | ApiError = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch was not prepared")

@@ -161,7 +161,7 @@ class Broker:
         # Nothing is awaited from here until every log is taken: no append comes in between.
         hanging = self._commit.under_way
         for partition in hanging:
-            log.error("%s: its sync has not ended, it is recovered at the next start", partition)
+            log.error("%s: its sync did not finish in time; it is recovered at the next start", partition)
         partitions = [one for topic in self.topics for one in topic.partitions if one not in hanging]
         clean = await close_logs(partitions, self.threads, patience_s) and clean
         self._active.close()
@@ -171,7 +171,7 @@ class Broker:
         if all(ended):
             self.store.close()
         else:
-            log.error("disk work has not ended; it is left alone")
+            log.error("disk work did not finish in time; stopping without it")
         self._lock.release()
 
     # -- what faces ask for ---------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Broker:
         if topic is None or not 0 <= index < len(topic.partitions):
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"there is no partition {index} of a topic {topic_name[:60]!r} here",
+                f"topic {topic_name[:60]!r} has no partition {index} on this broker",
             )
         return topic.partitions[index]
 
@@ -194,7 +194,7 @@ class Broker:
         ]
 
     def why_writes_are_refused(self) -> str:
-        """What a producer is told while the disk is full."""
+        """The code producers get while the disk is full."""
         return (
             f"the broker's disk is {self.housekeeping.disk_percent:.0f} % full (disk.full.percent="
             f"{self.config.disk_full_percent}); free space, or shorten retention.ms or retention.bytes"
@@ -269,7 +269,7 @@ class Broker:
                     await self.coordinator.forget_topic(deletion.name)
                 deletion.forgotten = True
             except ApiError as error:
-                log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
+                log.error("cannot remove the offsets of the deleted topic %s: %s", deletion.name, error)
 
     def _measure(self, path: Path) -> int:
         """The bytes of a log's segments; -1 if the disk does not tell."""
@@ -289,7 +289,7 @@ class Broker:
         try:
             self.housekeeping.measure_disk()
         except OSError as error:
-            log.warning("the disk does not tell how full it is; it is asked again later: %s", error)
+            log.warning("cannot read how full the disk is, trying again later: %s", error)
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
@@ -330,7 +330,7 @@ class Broker:
                 self._active.write(f"\n{name}\n".encode())
             except OSError as error:
                 # It only decides when the partition is recovered; a record that was appended stays so.
-                log.warning("%s: not noted as being written: %s", name, error)
+                log.warning("%s: cannot note that it is being written: %s", name, error)
                 return
             self._active_names.add(name)
 
@@ -352,7 +352,7 @@ class Broker:
             try:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
-                log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
+                log.error("%s: cannot be recovered; its clients get a storage error: %s", partition, error)
 
 
 def _open_store(disk: Disk, data: Path) -> Store:
@@ -371,7 +371,7 @@ async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
     """Whether `work` ended in time; what it raised is raised here."""
     ended, _ = await asyncio.wait([work], timeout=patience_s)
     if not ended:
-        log.error("disk work of the broker's own has not ended after %.1f s", patience_s)
+        log.error("the broker's own disk work did not finish within %.1f s", patience_s)
         return False
     work.result()
     return True

@@ -16,7 +16,7 @@ PATTERN_LENGTH_MAX = 1024
 
 
 class TopicCatalog:
-    """Follows `Topics`; made anew only when they have changed."""
+    """Follows `Topics`; rebuilt only when they have changed."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -47,7 +47,7 @@ def compile_pattern(pattern: str) -> Callable[[str], object]:
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"a pattern may have {PATTERN_LENGTH_MAX} characters at most",
+            f"the pattern is longer than {PATTERN_LENGTH_MAX} characters",
         )
     options = re2.Options()
     options.log_errors = False

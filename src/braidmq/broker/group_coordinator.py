@@ -2,8 +2,8 @@
 
 `braidmq.group` decides; this module writes down what it decides, and answers when that is durable. Records
 go to the internal, compacted topic `__consumer_offsets` in Kafka's own format; on start they are read back
-in order. A reply is sent once everything that its group has written before is on disk, whoever caused that: a
-follower is not told of an assignment that a crash could take back, though its leader brought it.
+in order. A reply is sent once everything that its group has written before is on disk, no matter which member
+caused it: a follower does not get an assignment that a crash could take back, though its leader brought it.
 
 The internal topic is made when the first group appears, so a broker without groups never has it.
 """
@@ -108,7 +108,7 @@ class GroupCoordinator:
                     loading.record(record.key, record.value, producer_id)
         self.groups.load(loading, self.now_ms(), self._clock.wall_ms())
         if loading.unreadable:
-            log.warning("%d records of %s could not be read", loading.unreadable, OFFSETS_TOPIC)
+            log.warning("cannot read %d records of %s; they are skipped", loading.unreadable, OFFSETS_TOPIC)
         self._set_timer()
 
     async def open(self) -> None:
@@ -170,7 +170,7 @@ class GroupCoordinator:
         failures = [error for topic in answer.to_create if (error := await self._create(topic)) is not None]
         if not failures:
             return answer
-        log.warning("group %s: internal topics could not be created: %s", group_id, "; ".join(failures))
+        log.warning("group %s: cannot create internal topics: %s", group_id, "; ".join(failures))
         failed = TopologyStatus(StatusCode.MISSING_INTERNAL_TOPICS, "; ".join(failures))
         others = (one for one in answer.statuses if one.code is not StatusCode.MISSING_INTERNAL_TOPICS)
         return answer._replace(statuses=(*others, failed))
@@ -326,11 +326,11 @@ class GroupCoordinator:
     # -- effects --------------------------------------------------------------------------------
 
     def _carry_out(self, group_id: str, effects: Sequence[Effect]) -> None:
-        """Performs effects; a group whose change could not be written is told so, and answers its members."""
+        """Performs effects; a group whose change could not be written hears of it and answers its members."""
         try:
             self._perform(group_id, effects)
         except ApiError as error:
-            log.error("group %s: a change could not be written: %s", group_id, error.message)
+            log.error("group %s: cannot write a change: %s", group_id, error.message)
             for effect in self.groups.write_failed(group_id, self.now_ms()):
                 if isinstance(effect, Reply):
                     _settle(effect, ErrorCode.NONE)
@@ -339,7 +339,7 @@ class GroupCoordinator:
         """Does what a group asked for, in order: a reply waits for the group's writes before it.
 
         Returns the offset at which all of it is durable, None where that is so already. ApiError if it could
-        not be: those who waited have been told, and the group is to be told with `write_failed`.
+        not be: those who waited have their answer, and the caller reports it with `write_failed`.
         """
         durable_at = self._not_durable_before(group_id)
         failure: ApiError | None = None

@@ -6,7 +6,7 @@ touching them, and serves those that are open while it opens others.
 The high watermark is the offset below which records may be read. With flush=sync that is what has reached the
 disk, because a record that was read must never come back with another value after a power loss; with
 flush=async it is the end of the log. The last stable offset is at or before it: where the first transaction
-begins that has not ended. Readers at read_committed get no further, and are told what was aborted before.
+begins that has not ended. Readers at read_committed get no further, and learn what was aborted before.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Partition:
         self._cold_jobs: set[tuple[int, int]] | None = None
         self._append_queue: AppendQueue | None = None
         self.ready = False
-        """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
+        """Whether any batch can be appended at once; if not, ask `append_waits` about it."""
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
         self._watchers: set[AdvanceWatcher] | None = None
@@ -159,7 +159,7 @@ class Partition:
             try:
                 then()
             except Exception:
-                logger.exception("%s: one who waited for the log has failed", self)
+                logger.exception("%s: a callback that waited for the log failed", self)
         if self._watchers:
             self._notify()
 
@@ -206,7 +206,7 @@ class Partition:
         self._judge_ready()
 
     def takes_long(self, batch: bytearray) -> bool:
-        """Whether preparing a batch may take longer than the loop may stand still."""
+        """Whether preparing a batch may take longer than the event loop may block."""
         return self._preparer.takes_long(batch)
 
     def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
@@ -302,7 +302,7 @@ class Partition:
             self._notify()
 
     def fail(self, error: Exception) -> None:
-        """Takes no more records, and tells those who wait for some to be durable."""
+        """Takes no more records, and answers those who wait for some to be durable."""
         if self._log is not None:
             self._log.fail(error)
         self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -319,7 +319,7 @@ class Partition:
         try:
             callback(code)
         except Exception:
-            logger.exception("%s: one who waited for the disk has failed", self)
+            logger.exception("%s: a callback that waited for the disk failed", self)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Partition:
             self._fetch_cold(cold.job)
             raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
         except OSError as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot be read: {error}") from error
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot read the log: {error}") from error
         if found is not None:
             if log.files.is_one_too_many(found):
                 # As if there were no records yet: writers need files, too.
@@ -375,7 +375,7 @@ class Partition:
             self.when_open(_nothing)
             return NotReady(f"{self} is being opened")
         if not self.deleted:
-            # Told once; whoever asks next has it tried again.
+            # Reported once; the next read tries again.
             self._refusal = None
         return refusal
 
@@ -384,8 +384,8 @@ class Partition:
         transactions = self.log.producers.transactions
         if transactions is None:
             return []
-        behind = self.log.offset_behind(offset, found)
-        return transactions.aborted_between(offset, self.last_stable_offset if behind is None else behind)
+        end = self.log.offset_after(offset, found)
+        return transactions.aborted_between(offset, self.last_stable_offset if end is None else end)
 
     def watch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is None:
@@ -401,7 +401,7 @@ class Partition:
             try:
                 watcher.on_advanced(self)
             except Exception:
-                logger.exception("%s: one who waited for records has failed", self)
+                logger.exception("%s: a callback that waited for records failed", self)
 
     # -- keeping --------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class ShareDelivery:
         for record_key, value in self._state.stored():
             found.record(record_key, value)
         if found.unreadable:
-            log.warning("%d records of %s could not be read", found.unreadable, STATE_TOPIC)
+            log.warning("cannot read %d records of %s; they are skipped", found.unreadable, STATE_TOPIC)
         for key, stored in found.windows.items():
             partition = self._partition(key)
             if partition is None:
@@ -102,7 +102,7 @@ class ShareDelivery:
             return DeliveryWindow.restore(stored.snapshot, stored.deltas, limits, self.now_ms())
         except BadState as error:
             # Batches have checksums, so this is a mistake of ours; a group that reads again loses nothing.
-            log.error("group %s: delivery state cannot be read, it begins anew: %s", key.group_id, error)
+            log.error("group %s: cannot read its delivery state, starting over: %s", key.group_id, error)
             return DeliveryWindow(0, limits)
 
     def stop(self) -> None:
@@ -157,7 +157,9 @@ class ShareDelivery:
         """Lets the group begin at `offset`, whatever it has settled."""
         partition = self._partition(key)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key.partition}")
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {key.partition}"
+            )
         options = self._options_of(key.group_id)
         await self._state.open()
         part = SharePartition(key, partition, DeliveryWindow(offset, options.limits), options.committed)
@@ -225,7 +227,7 @@ class ShareDelivery:
         try:
             self.append(parts)
         except ApiError as error:
-            log.error("delivery state could not be written, it is tried again: %s", error)
+            log.error("cannot write delivery state, trying again: %s", error)
 
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():

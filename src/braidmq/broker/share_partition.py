@@ -1,7 +1,7 @@
 """One partition as a share group reads it: the delivery window over the log.
 
 What is acquired is cut from the log batch by batch, as ranges of its files that are sent without being read.
-A client gets whole batches, those that hold a record it has acquired, and is told the offsets that are its
+A client gets whole batches, those that hold a record it has acquired, and the offsets that are its
 own. Batches that lie between and belong to others are not sent. A limit on records is rounded up to the end
 of a batch, unless it is to be kept exactly. A limit on bytes is kept, except for the first batch of an
 answer: one that is larger than the limit must be readable.
@@ -103,7 +103,7 @@ class SharePartition:
                 found = self._read(offset, bytes_left, limits.first and not records)
             except (ApiError, NotReady):
                 if acquired:
-                    break  # they are handed out; what is wrong behind them is said next time
+                    break  # they are handed out; what is wrong after them is reported next time
                 raise
             if found is None:
                 break
@@ -133,7 +133,7 @@ class SharePartition:
             return found.shared(), batches
         except OSError as error:
             raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: cannot be read: {error}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: cannot read the log: {error}"
             ) from error
         finally:
             found.release()
@@ -198,7 +198,7 @@ class SharePartition:
     # -- storing --------------------------------------------------------------------------------
 
     def take_record(self) -> KeyValue | None:
-        """What has to be written so that a restart goes on here; None if nothing changed."""
+        """What has to be written so that a restart continues here; None if nothing changed."""
         if self._slot is None or self._slot >= DELTAS_MAX:
             self._slot = 0
             return snapshot_key(self.key), self.window.snapshot()
@@ -226,7 +226,7 @@ class SharePartition:
             try:
                 watcher.on_available()
             except Exception:
-                log.exception("%s: one who waited for records has failed", self.partition)
+                log.exception("%s: a callback that waited for records failed", self.partition)
 
 
 def _batches(found: FileSlice, aborted: list[Aborted]) -> list[LogBatch]:

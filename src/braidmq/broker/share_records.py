@@ -79,7 +79,7 @@ class StoredWindows:
             return
         window = self.windows.get(of)
         if is_delta:
-            # A delta without a snapshot was left behind by one that compaction has removed since.
+            # A delta without a snapshot is left over from one that compaction has removed.
             if window is not None and value is not None:
                 window.deltas.append(value)
         elif value is None:
@@ -94,5 +94,5 @@ def _parse(key: bytes) -> tuple[SharePartitionKey, bool]:
     topic_id, index = _TAIL.unpack_from(key, tail_at)
     expected = tail_at + _TAIL.size + (_SLOT.size if kind == _DELTA else 0)
     if version != _VERSION or kind not in (_SNAPSHOT, _DELTA) or len(key) != expected:
-        raise ValueError("this key was written by somebody else")
+        raise ValueError("the key is not one of a share group's state")
     return SharePartitionKey(key[_HEAD.size : tail_at].decode(), topic_id, index), kind == _DELTA

@@ -53,7 +53,7 @@ OFFSETS_PLACE: TopicPartition = (OFFSETS_TOPIC, 0)
 """Where the offsets of every group are."""
 
 FINISH_WAIT_MAX_S = 1.0
-"""How long the next transaction waits for the one before, until its client is told to ask again."""
+"""How long the next transaction waits for the one before it, until its client has to ask again."""
 LOOK_AGAIN_S = 0.05
 
 log = logging.getLogger("braid.transactions")
@@ -93,7 +93,7 @@ class TransactionCoordinator:
         for record in self._topic.stored():
             loading.record(*record)
         if loading.unreadable:
-            log.warning("%d records of %s could not be read", loading.unreadable, STATE_TOPIC)
+            log.warning("cannot read %d records of %s; they are skipped", loading.unreadable, STATE_TOPIC)
         if loading.transactions:
             await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
@@ -118,7 +118,9 @@ class TransactionCoordinator:
             for producer_id, _, first_offset in transactions.open_transactions():
                 if (producer_id, topic_partition) in going_on:
                     continue
-                log.warning("%s: aborting the transaction at %d, whose end was lost", partition, first_offset)
+                log.warning(
+                    "%s: aborting the transaction at offset %d, whose end was lost", partition, first_offset
+                )
                 epoch = transactions.producer_epoch(producer_id)
                 marker = Marker(producer_id, epoch, False, self.transactions.coordinator_epoch, 0)
                 self.write_marker(topic_partition, marker, lambda _: None)
@@ -134,7 +136,7 @@ class TransactionCoordinator:
     # -- what faces ask -------------------------------------------------------------------------
 
     async def init(self, request: Init) -> Initialized:
-        """Gives a transactional id to a producer, fencing whoever had it."""
+        """Gives a transactional id to a producer, fencing the one that had it."""
         await self._topic.open()
         await self._producer_ids.reserve()
         return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
@@ -153,7 +155,7 @@ class TransactionCoordinator:
     async def _added(self, request: AddPartitions, call: Callable[[Token], list[Effect]]) -> Added:
         """Asks until the transaction before is finished, which takes a moment.
 
-        A client is answered before its markers are written. It could be told to ask again, but the stock
+        A client is answered before its markers are written. It could be made to ask again, but the stock
         ones do that after 20 ms and more, in every transaction.
         """
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -187,7 +189,7 @@ class TransactionCoordinator:
             try:
                 then()
             except Exception:
-                log.exception("transactional id %r: one who waited has failed", transactional_id)
+                log.exception("transactional id %r: a callback failed", transactional_id)
 
     async def end(self, request: End) -> Ended:
         """Commits or aborts, after the partitions that were to be added before are added.
@@ -244,7 +246,7 @@ class TransactionCoordinator:
         try:
             durable_at = self._topic.append([store.record])
         except ApiError as error:
-            log.error("transactional id %r: a change could not be written: %s", store.transactional_id, error)
+            log.error("transactional id %r: cannot write a change: %s", store.transactional_id, error)
             settled(error.code)
         else:
             self._topic.when_durable(durable_at, settled)
@@ -264,7 +266,7 @@ class TransactionCoordinator:
                 )
             else:
                 log.error(
-                    "%s-%d: the marker of %r was not written: %s",
+                    "%s-%d: cannot write the marker of %r: %s",
                     *topic_partition,
                     transactional_id,
                     code.name,

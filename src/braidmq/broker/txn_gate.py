@@ -1,7 +1,7 @@
 """Letting batches into transactions: the coordinator is asked before the first one of a partition.
 
 A transactional batch may be appended without a question where its producer's transaction is open already.
-Otherwise a guard is taken, the coordinator is asked, and the batch is appended if the guard still stands
+Otherwise a guard is taken, the coordinator is asked, and the batch is appended if the guard still holds
 (see `braidmq.log.transactions`). Older clients have announced the partition themselves, so the answer is
 there at once. Newer ones leave that to the broker (KIP-890): the partition is added to the transaction, which
 is a write, and while it is under way everything else the producer sends waits in a queue, or batches would
@@ -113,7 +113,7 @@ class TxnGate:
         try:
             self._coordinator.ask(request, lambda added: self._on_added(producer, queue, added))
         except Exception:
-            log.exception("%r: the coordinator could not be asked", producer.transactional_id)
+            log.exception("transactional id %r: asking the coordinator failed", producer.transactional_id)
             if queue.asked is asked:
                 self._on_added(producer, queue, Added(ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -132,7 +132,7 @@ class TxnGate:
                 self._tell(one, producer, code)
             except Exception:
                 # Its own trouble: the others in the queue still get their answer.
-                log.exception("%s: a batch of %r was not taken", one.partition, producer.transactional_id)
+                log.exception("%s: appending a batch of %r failed", one.partition, producer.transactional_id)
 
     def _tell(self, one: _HeldBatch, producer: TxnProducer, code: ErrorCode) -> None:
         if code is ErrorCode.NONE:

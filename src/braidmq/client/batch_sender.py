@@ -37,7 +37,7 @@ REQUEST_BYTES = 1_048_576
 DELIVERY_TIMEOUT_S = 120.0
 SEQUENCE_MODULUS = 2**31
 
-# Of a batch that came behind one that failed: the broker waits for that one.
+# Of a batch that came after one that failed: the broker waits for that one.
 OUT_OF_TURN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER})
 
 
@@ -198,8 +198,8 @@ class BatchSender:
     def _fail(self, batches: Iterable[OutgoingBatch], error: ApiError | ClientError) -> None:
         batches = list(batches)
         if isinstance(error, ApiError) and not error.code.retriable:
-            behind = {failed.at for failed in self._failed}
-            if error.code not in OUT_OF_TURN or any(batch.at not in behind for batch in batches):
+            waiting = {failed.at for failed in self._failed}
+            if error.code not in OUT_OF_TURN or any(batch.at not in waiting for batch in batches):
                 raise error
         self._failed += batches
         self._reason = error

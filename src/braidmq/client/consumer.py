@@ -55,7 +55,7 @@ class FetchedBatch(NamedTuple):
 
 
 class Consumer:
-    """Reads assigned partitions. `reset` says where to go on when a position is gone; None raises."""
+    """Reads assigned partitions. `reset` says where to continue when a position is gone; None raises."""
 
     def __init__(
         self,

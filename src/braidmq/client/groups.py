@@ -1,4 +1,4 @@
-"""Looking after consumer groups: who is in them, how far they are behind, and where they go on.
+"""Looking after consumer groups: their members, their lag, and where they continue.
 
 Each group has a coordinator, the one broker that answers for it. Which groups there are is therefore asked of
 every broker, and everything about one of them of its coordinator, again where that has just moved.
@@ -100,7 +100,7 @@ class GroupDescription:
 class GroupAdmin:
     """Administration of consumer groups.
 
-    Where a method takes `kind`, it is the type that `all` has told; without it the brokers are asked.
+    Where a method takes `kind`, it is the type that `all` gave; without it the brokers are asked.
     """
 
     def __init__(self, cluster: Cluster | str) -> None:
@@ -174,7 +174,7 @@ class GroupAdmin:
         ]
 
     def committed(self, group_id: str, kind: str | None = None) -> dict[TopicPartition, int]:
-        """Where the group goes on, for the partitions it has read."""
+        """Where the group continues, for the partitions it has read."""
         if self._is_shared(group_id, kind):
             starts = self._ask(group_id, lambda connection: share_groups.starts(connection, group_id))
             return {at: start.offset for at, start in starts.items()}
@@ -208,7 +208,7 @@ class GroupAdmin:
         return self._ask(group_id, ask)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Sets where a group without members goes on."""
+        """Sets where a group without members continues."""
         if self._is_shared(group_id):
             self._ask(group_id, lambda connection: share_groups.move(connection, group_id, offsets))
             return

@@ -54,7 +54,7 @@ def starts(connection: Connection, group_id: str) -> dict[TopicPartition, ShareG
 
 
 def move(connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Lets a group without members go on elsewhere."""
+    """Moves a group without members to other offsets."""
     topics: dict[str, AlterShareGroupOffsetsRequestTopic] = {}
     for at, offset in offsets.items():
         topic = topics.setdefault(

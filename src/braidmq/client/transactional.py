@@ -52,7 +52,7 @@ from braidmq.wire.messages.versions import ApiVersionsRequest, ApiVersionsRespon
 FEATURE = "transaction.version"
 PROTOCOL_2 = 2
 FEATURES_SINCE = 3
-"""The version of ApiVersions from which on features are told."""
+"""The first version of ApiVersions that lists features."""
 # From here on a request is one of protocol 2.
 OFFSETS_VERSION_2 = 5
 END_VERSION_2 = 5

@@ -77,7 +77,7 @@ class Option:
         if self.kind is OptionType.BOOL:
             lowered = str(text).strip().lower()
             if lowered not in ("true", "false"):
-                raise ConfigError(f"{self.name}={text} is not true or false")
+                raise ConfigError(f"{self.name}={text} must be true or false")
             return lowered == "true"
         if self.kind is OptionType.STRING:
             return str(text)

@@ -174,8 +174,8 @@ def configure(given: Mapping[str, object] | None = None) -> Config:
 
 
 def check_sessions(values: Mapping[str, Any]) -> None:
-    """Raises ConfigError if members would be told to report less often than their session allows."""
+    """Raises ConfigError if members would send heartbeats less often than their session allows."""
     for name, interval_ms in values.items():
         session = name.removesuffix(_HEARTBEAT) + _SESSION
         if name.endswith(_HEARTBEAT) and interval_ms >= values[session]:
-            raise ConfigError(f"{name}={interval_ms} is not less than {session}={values[session]}")
+            raise ConfigError(f"{name}={interval_ms} must be less than {session}={values[session]}")

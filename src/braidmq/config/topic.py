@@ -139,7 +139,7 @@ TOPIC: tuple[Option, ...] = (
         "min.cleanable.dirty.ratio",
         OptionType.DOUBLE,
         0.5,
-        "Share of a compacted log that no round has looked at yet, past which one is worth it.",
+        "Share of a compacted log not yet compacted at which a round is worth it.",
         low=0.0,
         high=1.0,
     ),
@@ -164,7 +164,7 @@ TOPIC: tuple[Option, ...] = (
         "retention.bytes",
         OptionType.LONG,
         NO_LIMIT,
-        "Size per partition past which the oldest segments go; -1: no limit.",
+        "Size per partition past which the oldest segments are deleted; -1: no limit.",
         "bytes",
         low=-1,
         high=INT64_MAX,
@@ -173,7 +173,7 @@ TOPIC: tuple[Option, ...] = (
         "retention.ms",
         OptionType.LONG,
         7 * MS_PER_DAY,
-        "Age past which segments go; -1: never.",
+        "Age past which segments are deleted; -1: never.",
         "ms",
         low=-1,
         high=INT64_MAX,
@@ -275,4 +275,4 @@ def check_topic_overrides(overrides: Mapping[str, str]) -> None:
     values = {name: find(name, TOPIC).parse(text) for name, text in overrides.items()}
     least_ms = values.get("min.compaction.lag.ms", 0)
     if least_ms > values.get("max.compaction.lag.ms", INT64_MAX):
-        raise ConfigError(f"min.compaction.lag.ms={least_ms} is more than max.compaction.lag.ms allows")
+        raise ConfigError(f"min.compaction.lag.ms={least_ms} must not be more than max.compaction.lag.ms")

@@ -10,7 +10,7 @@ messages at its head are settled.
 
 How it is used: ask `fetch_offset` where to read, read the log there, `acquire` with what was found, send it;
 later `acknowledge`. Call `tick` at `next_deadline_ms`. `take_archived` gives what goes to the dead-letter
-stage, `take_delta` what must be stored so that a restart goes on here. Store dead letters before the delta,
+stage, `take_delta` what must be stored so that a restart continues here. Store dead letters before the delta,
 and the delta before an acknowledgement is confirmed.
 """
 
@@ -184,7 +184,7 @@ class DeliveryWindow:
     ) -> None:
         """Takes a consumer's verdicts: all of them, or none and NotHeld.
 
-        Offsets before the window are passed over: they were settled before, whoever says so again. `lock_ms`
+        Offsets before the window are passed over: they were settled before. `lock_ms`
         is for renewals.
         """
         self.tick(now_ms)
@@ -303,7 +303,7 @@ class DeliveryWindow:
         self._settle_head()
 
     def _first_available(self) -> int:
-        """The lowest available offset, or the end; remembered, so that the search goes on from there."""
+        """The lowest available offset, or the end; remembered, so that the search continues from there."""
         for first, _, status in self._runs.between(self._available_from, self.end_offset - 1):
             if status.state is DeliveryState.AVAILABLE:
                 self._available_from = first

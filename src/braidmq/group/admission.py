@@ -2,8 +2,8 @@
 
 Members bring names, subscriptions and whatever their assignor wants to tell its peers, and all of it is kept
 for as long as they are there; so are the offsets that groups commit. A single member may bring so much, and
-all together so much; past that newcomers are refused, while those who are members go on, and go on
-committing where they have committed before.
+all together so much; past that newcomers are refused; members stay, and may commit where they have
+committed before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GroupAdmission:
         """Raises ApiError if there can be no group of that name."""
         if _too_long(group_id, self._settings.group_name_max_bytes):
             most = self._settings.group_name_max_bytes
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, f"a group id may have {most} bytes at most")
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {most} bytes")
 
     def check_join(self, group_id: str, request: Join, now_ms: int) -> None:
         """Raises ApiError if a JoinGroup brings too much."""
@@ -96,13 +96,14 @@ class GroupAdmission:
     def _check_names(self, *names: str | None) -> None:
         most = self._settings.group_name_max_bytes
         if any(name is not None and _too_long(name, most) for name in names):
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"an id may have {most} bytes at most")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"an id is longer than {most} bytes")
 
     def _check_size(self, size_bytes: int) -> None:
         most = self._settings.group_member_max_bytes
         if size_bytes > most:
             raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"{size_bytes} bytes for one member, who may have {most}"
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the member takes {size_bytes} bytes, more than the {most} it may have",
             )
 
 

@@ -13,7 +13,7 @@ the rebalance timeout is over; those who have not come are dropped (static ones 
 the protocol is voted for and each member is answered; the leader's answer lists all of them. The second
 hands out: every member sends SyncGroup and waits until the leader's own brings the assignments.
 
-The group never looks at a clock and never sends anything. Each call is told the time, and says in a list of
+The group never looks at a clock and never sends anything. Each call gets the time, and says in a list of
 effects what has to be written down and who is to be answered. Between the calls it only waits:
 `next_deadline` says until when, and `tick` is to be called then. A join or a sync is answered exactly once.
 
@@ -49,9 +49,9 @@ from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from braidmq.wire.errors import ApiError, ErrorCode
 
 KEEPS_ID_SINCE = 4
-"""JoinGroup from this version on is first told its id and joins with it (KIP-394)."""
+"""From this version on JoinGroup is first answered with an id, with which the member then joins (KIP-394)."""
 SKIPS_ASSIGNMENT_SINCE = 9
-"""JoinGroup from this version on knows that a leader may be told not to assign (KIP-814)."""
+"""From this version on the answer to JoinGroup can tell a leader not to assign (KIP-814)."""
 
 
 class ClassicGroup(Rebalancing):
@@ -101,7 +101,7 @@ class ClassicGroup(Rebalancing):
         return self._take_effects()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Heartbeat: whether the member may go on as it is."""
+        """Heartbeat: whether the member may continue as it is."""
         try:
             member = self._check_generation(member_id, instance_id, generation)
         except ApiError as error:
@@ -145,7 +145,7 @@ class ClassicGroup(Rebalancing):
                 ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, so only they may commit its offsets"
             )
         if self.state is ClassicGroupState.COMPLETING_REBALANCE and not transactional:
-            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its assignment")
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its leader's assignment")
 
     def delete(self) -> ErrorCode:
         """DeleteGroups: possible when nobody is in it."""
@@ -167,7 +167,7 @@ class ClassicGroup(Rebalancing):
         return self._take_effects()
 
     def gather(self, now_ms: int) -> list[Effect]:
-        """Lets the members of a stable group join anew."""
+        """Lets the members of a stable group join again."""
         self._prepare_rebalance(now_ms)
         return self._take_effects()
 
@@ -246,7 +246,8 @@ class ClassicGroup(Rebalancing):
                 self._remove(member)
                 self._rebalance_or_complete(now_ms)
             raise ApiError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {self._settings.group_max_size} members"
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the group is full: it may have {self._settings.group_max_size} members",
             )
         if self.state is ClassicGroupState.EMPTY:
             supported = bool(request.protocol_type and request.protocols)
@@ -283,7 +284,10 @@ class ClassicGroup(Rebalancing):
 
     def _expect(self, member_id: str, request: Join, now_ms: int) -> None:
         if len(self.roster.expected) >= self._settings.group_max_size:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "too many ids were given out and not used")
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "too many member ids were given out and not used; try again later",
+            )
         deadline_ms = now_ms + request.session_timeout_ms
         self.roster.expected[member_id] = deadline_ms
         self._wake_by(deadline_ms)
@@ -297,7 +301,7 @@ class ClassicGroup(Rebalancing):
         completing = self.state is ClassicGroupState.COMPLETING_REBALANCE
         stable = self.state is ClassicGroupState.STABLE and member.member_id != self.leader
         if same and (completing or stable):
-            # The answer to its JoinGroup was lost, or it asks for nothing new: it is told what holds.
+            # The answer to its JoinGroup was lost, or it asks for nothing new: it gets what holds.
             self._extend_session(member, now_ms)
             self._effects.append(Reply(token, self._joined(member)))
             return
@@ -344,7 +348,7 @@ class ClassicGroup(Rebalancing):
     def _rejoined(self, member: Member, leader_before: str | None, version: int) -> Joined:
         if version >= SKIPS_ASSIGNMENT_SINCE:
             return self._joined(member, skip_assignment=member.member_id == self.leader)
-        # An older client would assign anew if it were told that it leads; its former id keeps it a follower.
+        # An older client would assign again if it heard that it leads; its former id keeps it a follower.
         return Joined(
             ErrorCode.NONE,
             member.member_id,
@@ -359,7 +363,7 @@ class ClassicGroup(Rebalancing):
     def _check_sync(self, request: Sync) -> Member:
         member = self._check_generation(request.member_id, request.instance_id, request.generation)
         if self.state is ClassicGroupState.PREPARING_REBALANCE:
-            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group gathers anew")
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing; join again")
         type_differs = request.protocol_type is not None and request.protocol_type != self.protocol_type
         name_differs = request.protocol_name is not None and request.protocol_name != self.protocol_name
         if type_differs or name_differs:

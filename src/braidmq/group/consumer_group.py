@@ -55,7 +55,7 @@ class ConsumerGroupState(StrEnum):
 
 
 class Beat(NamedTuple):
-    """The answer to a heartbeat. An assignment of None is the one the member has already been told."""
+    """The answer to a heartbeat. An assignment of None: the member already knows it."""
 
     member_id: str
     member_epoch: int
@@ -139,7 +139,7 @@ class ConsumerGroup:
             self.adopt(member, now_ms, stored.since)
 
     def adopt(self, member: ConsumerMember, now_ms: int, since: Mapping[Partition, int]) -> None:
-        """Takes in a member from somewhere else, with all that it has: since its epoch, if not told."""
+        """Takes in a member from somewhere else, with all that it has: since its epoch, or as given."""
         self.members[member.member_id] = member
         self.targets.setdefault(member.member_id, member.assigned)
         self._subscriptions[member.subscription] += 1
@@ -174,9 +174,9 @@ class ConsumerGroup:
         if beat.pattern:
             catalog.matching(beat.pattern)
         member = self._member_of(beat)
-        told = member.assigned
+        before = member.assigned
         self.advance(member, beat, catalog, now_ms)
-        tell = beat.is_full or member.assigned != told
+        tell = beat.is_full or member.assigned != before
         return Beat(
             member.member_id,
             member.epoch,
@@ -185,7 +185,7 @@ class ConsumerGroup:
         )
 
     def is_steady(self, beat: SteadyBeat, catalog_version: int, now_ms: int) -> bool:
-        """Whether a member that only says that it is there has nothing to be told; then it was heard."""
+        """Whether a plain heartbeat has nothing new to answer; then it has been counted."""
         member = self.members.get(beat.member_id)
         if member is None or self._changes or catalog_version != self._catalog_version:
             return False
@@ -271,7 +271,7 @@ class ConsumerGroup:
         """A new member that has said nothing about itself yet."""
         most = self._settings.group_consumer_max_size
         if len(self.members) >= most:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {most} members")
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group is full: it may have {most} members")
         member = self.members[member_id] = ConsumerMember(member_id)
         self._subscriptions[member.subscription] += 1
         self._changes.gone.discard(member_id)
@@ -440,7 +440,7 @@ class ConsumerGroup:
         self._wake_by(member.deadline_ms)
 
     def rebalance_by(self, member: ConsumerMember, deadline_ms: int) -> None:
-        """The member has until then to do what it was told."""
+        """The member has until then to do what it was asked to."""
         member.rebalance_deadline_ms = deadline_ms
         self._wake_by(deadline_ms)
 

@@ -44,7 +44,7 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything about itself, and so wants to be told everything."""
+        """Whether the member says everything about itself, and so wants a full answer."""
         subscribes = self.topics is not None or self.pattern is not None
         complete = self.rebalance_timeout_ms >= 0 and subscribes and self.owned is not None
         return self.member_epoch == JOINING_EPOCH or complete
@@ -163,21 +163,23 @@ class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Partiti
 def check_request(beat: Heartbeat) -> None:
     """What cannot be right whatever the group looks like."""
     if beat.instance_id == "" or beat.rack_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id or rack id is not empty where it is given")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the instance id or rack id is empty; leave it out instead")
     if beat.member_epoch < STATIC_LEAVING_EPOCH:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is no member epoch")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is not a member epoch")
     if beat.member_epoch == JOINING_EPOCH:
         if beat.rebalance_timeout_ms < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a rebalance timeout")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must give a rebalance timeout")
         if beat.owned is None or beat.owned:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins must not own partitions")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must not own partitions")
         if beat.topics is None and beat.pattern is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to subscribe to topics or to a pattern")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "a member that joins must subscribe to topics or to a pattern"
+            )
     elif not beat.member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a member has an id")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the member id is empty")
     if beat.member_epoch == STATIC_LEAVING_EPOCH and beat.instance_id is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "only a static member can leave for a while")
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:
         raise ApiError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}"
+            ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is not one of {', '.join(sorted(ASSIGNORS))}"
         )

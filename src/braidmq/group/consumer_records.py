@@ -214,7 +214,7 @@ def _state(value: int) -> MemberState:
     try:
         return MemberState(value)
     except ValueError:
-        raise ProtocolError(f"{value} is no state of a group member") from None
+        raise ProtocolError(f"{value} is not a member state") from None
 
 
 def _profile(member: ConsumerMember) -> bytes:

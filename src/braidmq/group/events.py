@@ -68,7 +68,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a JoinGroup. Only the leader is told the members."""
+    """The answer to a JoinGroup. Only the leader gets the members."""
 
     code: ErrorCode
     member_id: str

@@ -119,7 +119,7 @@ class Groups:
         self, group_id: str, request: Join, now_ms: int, effects: list[Effect]
     ) -> ClassicGroup:
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group to join needs an id")
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
@@ -206,7 +206,7 @@ class Groups:
     def consumer_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> tuple[Beat, list[Effect]]:
         """The answer, and what has to be written before it is sent. Raises ApiError."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_beat(group_id, beat, now_ms)
         before = self._groups.get(group_id)
         if isinstance(before, ShareGroup | StreamsGroup):
@@ -231,7 +231,7 @@ class Groups:
         """A new group, with the members of the classic one that was there."""
         made = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
         if beat.member_epoch != JOINING_EPOCH:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no server-assigned group")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a server-assigned group")
         if before is None:
             self._check_room()
         elif before.state is ClassicGroupState.EMPTY or self._may_upgrade(before):
@@ -267,17 +267,17 @@ class Groups:
     ) -> tuple[StreamsBeat, list[Effect]]:
         """The answer to a member of a streams group, and what is to be written first. Raises ApiError."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_streams_beat(group_id, beat, now_ms)
         before = group = self._groups.get(group_id)
         if group is None or (isinstance(group, ClassicGroup) and deserted(group)):
             if beat.member_epoch != JOINING_EPOCH:
-                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a streams group")
             if group is None:
                 self._check_room()
             group = StreamsGroup(group_id, self.settings, self._streams_options, now_ms)
         if not isinstance(group, StreamsGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a streams group")
         answer = group.heartbeat(beat, self._catalog(), now_ms, self.interval.ms_of(group_id, now_ms))
         effects = written(group)
         if isinstance(before, ClassicGroup):
@@ -289,14 +289,14 @@ class Groups:
     def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
         """The answer to a member of a share group. Raises ApiError."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_beat(group_id, beat, now_ms)
         group = self._groups.get(group_id)
         if group is None and beat.member_epoch == JOINING_EPOCH:
             self._check_room()
             group = ShareGroup(group_id, self.settings)
         if not isinstance(group, ShareGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no share group")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a share group")
         answer = group.heartbeat(beat, self._catalog(), now_ms)
         self._groups[group_id] = group
         self._set_deadline(group)
@@ -354,7 +354,7 @@ class Groups:
     ) -> None:
         """Raises the ApiError with which a commit is to be refused; a first commit makes the group."""
         if transactional and not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group that is part of a transaction has an id")
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         group = self._groups.get(group_id)
         if isinstance(group, StreamsGroup) and transactional and generation < 0 and not member_id:
             return
@@ -401,7 +401,7 @@ class Groups:
         self._groups_of_producer.setdefault(producer_id, set()).add(group_id)
 
     def decide(self, producer_id: int, committed: bool) -> None:
-        """A producer's transaction has ended: its marker stands in the internal topic."""
+        """A producer's transaction has ended: its marker is in the internal topic."""
         for group_id in self._groups_of_producer.pop(producer_id, ()):
             self.offsets(group_id).decide(producer_id, committed)
 
@@ -483,7 +483,10 @@ class Groups:
     def _check_room(self) -> None:
         most = self.settings.groups_max
         if len(self._groups) >= most:
-            raise ApiError(ErrorCode.POLICY_VIOLATION, f"groups.max allows no more than {most} groups")
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the broker has {most} groups, the most it keeps; delete some first",
+            )
 
     def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
         group = self._groups[group_id] = ClassicGroup(group_id, self.settings, self._new_id, now_ms)

@@ -1,4 +1,4 @@
-"""The offsets a group has committed: where each of its partitions goes on being read.
+"""The offsets a group has committed: where reading of each partition continues.
 
 A table holds what is durable. A commit is checked (`checked_metadata`, and the group's own `check_commit`),
 written to the internal topic, and only then entered with `commit`, so that nobody is shown a position that a
@@ -58,7 +58,7 @@ def checked_metadata(metadata: str | None, length_max: int) -> str:
     if len(metadata) > length_max:
         raise ApiError(
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            f"the metadata of an offset may have {length_max} characters at most",
+            f"the metadata of an offset is longer than {length_max} characters",
         )
     return metadata
 
@@ -147,7 +147,7 @@ class OffsetTable:
         self._undecided.setdefault(producer_id, {})[topic, partition] = committed
 
     def is_undecided(self, topic: str, partition: int) -> bool:
-        """Whether a transaction may still change this offset; who wants certainty is told to wait."""
+        """Whether a transaction may still change this offset; readers that want certainty have to wait."""
         return any((topic, partition) in partitions for partitions in self._undecided.values())
 
     def producers(self) -> list[int]:

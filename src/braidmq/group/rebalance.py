@@ -15,7 +15,7 @@ from braidmq.wire.errors import ErrorCode
 
 
 class ClassicGroupState(StrEnum):
-    """Where a classic group stands, in the words ListGroups uses."""
+    """The state of a classic group, in the words ListGroups uses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -181,7 +181,7 @@ class Rebalancing:
     # The second barrier: SyncGroup
 
     def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
-        """The leader has decided: the group is written down and everybody who waits is told."""
+        """The leader has decided: the group is written down and everybody who waits is answered."""
         for member in self.roster.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self._enter(ClassicGroupState.STABLE, now_ms)
@@ -233,7 +233,7 @@ class Rebalancing:
         self.state_since_ms = now_ms
 
     def _extend_session(self, member: Member, now_ms: int) -> None:
-        """Begins the member's session anew. While it waits at a barrier the barrier's own limit counts."""
+        """Restarts the member's session. While it waits at a barrier the barrier's own limit counts."""
         if member.join_token is None and member.sync_token is None:
             member.deadline_ms = now_ms + member.session_timeout_ms
             self._wake_by(member.deadline_ms)

@@ -67,7 +67,7 @@ class Member:
     def update(self, request: Join) -> None:
         """Takes over what a later JoinGroup says."""
         self.session_timeout_ms = request.session_timeout_ms
-        # JoinGroup 0 has no rebalance timeout; the session's stands in for it.
+        # JoinGroup 0 has no rebalance timeout; the session's is used instead.
         rebalance_timeout_ms = request.rebalance_timeout_ms
         self.rebalance_timeout_ms = (
             rebalance_timeout_ms if rebalance_timeout_ms >= 0 else request.session_timeout_ms
@@ -118,7 +118,7 @@ class Roster:
         self._count(member, 1)
 
     def remove(self, member: Member) -> None:
-        assert member.join_token is None, "whoever waits is answered before it goes"
+        assert member.join_token is None, "a member that waits is answered before it goes"
         del self.members[member.member_id]
         self._count(member, -1)
         if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
@@ -210,7 +210,7 @@ class Roster:
         return elected((member.protocols for member in self.members.values()), shared)
 
     def described(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """The members as their leader is told of them."""
+        """The members as their leader sees them."""
         return tuple(
             JoinedMember(one.member_id, one.instance_id, one.metadata(protocol_name))
             for one in self.members.values()

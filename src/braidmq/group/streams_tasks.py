@@ -67,7 +67,7 @@ class Active(NamedTuple):
 
 
 class TaskOwners:
-    """Who has which tasks, those included that somebody has been told to give up and has not yet."""
+    """Who has which tasks, those included that a member has to give up and has not yet."""
 
     def __init__(self) -> None:
         self._active: dict[tuple[str, int], Active] = {}

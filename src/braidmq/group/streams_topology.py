@@ -129,9 +129,7 @@ class _Unfit(Exception):
 def check_topology(topology: Topology) -> None:
     """Raises STREAMS_INVALID_TOPOLOGY for what no topics can make right."""
     if topology.epoch < 0:
-        raise ApiError(
-            ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH, f"{topology.epoch} is no epoch of a topology"
-        )
+        raise ApiError(ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH, f"{topology.epoch} is not a topology epoch")
     ids = [part.subtopology_id for part in topology.subtopologies]
     if len(set(ids)) < len(ids):
         raise _invalid("two subtopologies have the same id")
@@ -157,7 +155,7 @@ def digest(topology: Topology, topics: Mapping[str, CatalogTopic]) -> int:
 
 
 def configure(topology: Topology, topics: Mapping[str, CatalogTopic]) -> Configured:
-    """How many tasks there are, or what stands in the way. ApiError STREAMS_INVALID_TOPOLOGY."""
+    """How many tasks there are, or what prevents them. ApiError STREAMS_INVALID_TOPOLOGY."""
     try:
         missing = {name for part in topology.subtopologies for name in part.sources if name not in topics}
         if missing:

@@ -6,7 +6,7 @@
     done (loop)    the file takes the place of its segments; readers with a slice of the old ones keep them
 
 `run` and `done` follow each other until the job has `ended`. Memory is bounded by the map of keys: when they
-do not fit, the round ends where the map was full, and the next one goes on there. Bytes are read with their
+do not fit, the round ends where the map was full, and the next one continues there. Bytes are read with their
 CRCs checked, so that damage is reported and not sealed with a new CRC. How the files change places and what
 a crash leaves is described in `segment_swap`, what happens to a batch in `cleaner`.
 """

@@ -1,7 +1,7 @@
 """Is everything in a partition's directory what was written, and can it be mended?
 
 `verify` reads every byte of every segment, index, checkpoint and snapshot and changes nothing. `repair`
-mends what can be: indexes, checkpoints and snapshots are made anew from the log; records that are damaged
+mends what can be: indexes, checkpoints and snapshots are rebuilt from the log; records that are damaged
 beyond recovery are replaced by an empty batch that covers their offsets, so that everything else can be
 read again, and the file as it was found is kept beside it. The broker must be stopped for both.
 """
@@ -305,7 +305,7 @@ def _mend_segment(
 def _mended(
     source: DiskFile, surveyed: Surveyed, end_offset: int, epochs: Epochs, done: list[str]
 ) -> Iterator[Bytes]:
-    """The batches of the mended segment; tells in `done` what is lost."""
+    """The batches of the mended segment; says in `done` what is lost."""
     expected = surveyed.base_offset
     wrong = {position for position, _ in surveyed.wrong_epochs}
     for position, header in surveyed.batches:

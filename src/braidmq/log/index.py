@@ -74,7 +74,7 @@ class SegmentIndex:
     # -- growing --------------------------------------------------------------------------------
 
     def add(self, offset: int, position: int, timestamp: int) -> None:
-        """Adds an entry behind all others."""
+        """Adds an entry after all others."""
         relative = offset - self._base_offset
         body = _OFFSET_BODY.pack(relative, position)
         self._pending_offsets += _OFFSET.pack(relative, position, crc32c(body, self._seed))
@@ -85,7 +85,7 @@ class SegmentIndex:
             self.write_out()
 
     def write_out(self) -> None:
-        """Writes the entries that wait in memory. If the disk refuses they go on waiting: nothing is lost."""
+        """Writes the entries that wait in memory. If the disk refuses they keep waiting: nothing is lost."""
         if not self._pending_offsets:
             return
         try:
@@ -222,7 +222,7 @@ class SegmentIndex:
             file.close()
 
     def clear(self) -> None:
-        """Forgets every entry; the caller adds them anew."""
+        """Forgets every entry; the caller adds them again."""
         self.last = None
         self._written = 0
         self._pending_offsets.clear()

@@ -122,7 +122,7 @@ class Log:
 
         A repeated batch of an idempotent producer is not written again; the answer says where it is. ApiError
         if the producer's sequence is wrong, if a batch would begin a transaction without a `guard` that still
-        stands, or if the disk refuses: then nothing of the batch remains.
+        holds, or if the disk refuses: then nothing of the batch remains.
         """
         if header.producer_id >= 0 and (kept := self.producers.check(header, guard)) is not None:
             return AppendResult(kept.base_offset, kept.append_time_ms, True)
@@ -259,10 +259,10 @@ class Log:
         for segment in self._segments[:-1]:
             segment.resting, segment.used = not segment.used, False
 
-    def offset_behind(self, offset: int, found: FileSlice) -> int | None:
+    def offset_after(self, offset: int, found: FileSlice) -> int | None:
         """An offset not before the end of what `read(offset)` found; None if only the log's end is known."""
         segment = self._segments[self._segments.number_of(offset)]
-        return segment.offset_behind(found.position + found.size) if segment.is_in(found.file) else None
+        return segment.offset_after(found.position + found.size) if segment.is_in(found.file) else None
 
     def _limit_position(self, segment: Segment, limit_offset: int) -> int:
         """The byte of `segment` at which `limit_offset` begins; its end if that is later."""
@@ -275,7 +275,7 @@ class Log:
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self._path}: offset {offset} is outside of {self.start_offset} to {self.end_offset}",
+            f"{self._path}: offset {offset} is outside {self.start_offset} to {self.end_offset}",
         )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -405,7 +405,7 @@ class Log:
         return [] if self.failed is not None else self._drop_segments(min(1, len(self._segments) - 1))
 
     def ended_segments(self, limit_offset: int) -> list[tuple[Segment, int]]:
-        """Segments before `limit_offset` and the recovery point on disk, each with the offset behind it."""
+        """Segments before `limit_offset` and the recovery point on disk, each with the offset after it."""
         written = self._checkpoint_file.written
         if written is None or self.failed is not None:
             return []

@@ -165,7 +165,7 @@ class Segment:
                 del positions[: RECENT_BATCHES_MAX // 2]
 
     def undo(self) -> None:
-        """Removes whatever a failed append left behind the last whole batch."""
+        """Removes what a failed append left after the last whole batch."""
         if self.exists:
             self.open().disk_file.truncate(self.size_bytes)
 
@@ -206,7 +206,7 @@ class Segment:
     def is_in(self, file: OpenFile | None) -> bool:
         return file is not None and self._file is file
 
-    def offset_behind(self, position: int) -> int | None:
+    def offset_after(self, position: int) -> int | None:
         """An offset not before the end of the batches that end by `position`; None where none is known."""
         offsets, positions = self._recent_offsets, self._recent_positions
         if offsets is not None and positions is not None and position > positions[0]:
@@ -348,7 +348,7 @@ class Segment:
         self._loaded = True
 
     def rebuild_index(self) -> None:
-        """Makes the index anew from the batch headers."""
+        """Rebuilds the index from the batch headers."""
         self.index.clear()
         self.index.cut()
         self._complete_index()

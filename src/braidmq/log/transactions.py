@@ -1,15 +1,15 @@
 """What a partition knows of transactions, from its batches and markers in the order of the log.
 
 A transaction is open in a partition from its producer's first batch to the marker that ends it. The last
-stable offset is where the first open one begins: read_committed consumers read up to there, and are told
+stable offset is where the first open one begins: read_committed consumers read up to there, and learn
 which of the transactions they read through were aborted. A transaction that has ended still counts as open
 as long as its marker is above the high watermark, where nobody may read it yet.
 
 The producer's epoch guards all of it. A marker raises it (with transaction protocol 2 above the epoch of the
 records it ends), so what a producer sent before cannot arrive after (KIP-890). The first batch of a
 transaction must further be verified with the coordinator. Asking takes time in which the transaction may
-end; so whoever asks takes a guard before, a marker withdraws it, and the batch is appended only if its guard
-still stands.
+end; so the one that asks takes a guard first, a marker withdraws it, and the batch is appended only if its
+guard still holds.
 
 Nothing here is read from disk: `append` and `end` are called for each batch in order, in a running log as in
 recovery. `snapshot` spares the replay of what is older than a checkpoint.
@@ -217,7 +217,7 @@ class PartitionTransactions:
         if header.base_sequence > guard.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins with sequence {header.base_sequence} where"
+                f"producer {header.producer_id} begins with sequence {header.base_sequence}, but"
                 f" {guard.lowest_sequence} was sent before",
             )
 
@@ -229,7 +229,7 @@ class PartitionTransactions:
         if marker.coordinator_epoch < known.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {marker.coordinator_epoch} is behind {known.coordinator_epoch}",
+                f"coordinator epoch {marker.coordinator_epoch} is older than {known.coordinator_epoch}",
             )
         if marker.producer_epoch < known.epoch:
             raise _late_marker(marker, known.epoch)

@@ -8,7 +8,7 @@ requests, time and reports in, and carries effects out.
     transaction       one of them: its states, its producer's epoch, and how one follows another
     events            the requests, answers and effects that go in and out
     records, loading  how all of it is written to and read from `__transaction_state`
-    versions          which code a client of an older version is told
+    versions          which code a client of an older version gets
     views             what DescribeTransactions and ListTransactions show
     settings          limits, under the names of Kafka's options
 
@@ -46,24 +46,24 @@ How a shell uses it
     these ask with `add_partitions` (version 5), and while that says CONCURRENT_TRANSACTIONS wait a few
     milliseconds and ask again, as the markers of the transaction before are on their way. For older clients
     ask with `verify`. If the answer is no, `withdraw` the guard. Say codes in the client's words:
-    `versions.told(code, Api.PRODUCE, version)`.
+    `versions.code_for(code, Api.PRODUCE, version)`.
 5.  TxnOffsetCommit is a transactional batch to the offsets topic, and goes the same way (`add_partitions`
     from version 5 on, else `verify`), after the group's own check; see `braidmq.group`, number 5.
 6.  Time. Keep one timer at `next_deadline()`, to be looked at again after each call; when it fires, call
     `tick` and carry out the effects. Every hour or so call `expire` and carry out its effects.
 7.  Producer ids come from `new_producer_id`, which must answer at once: keep a block reserved. It may raise
-    an ApiError, which the client is told; a time-out that needs one tries again later.
+    an ApiError, which the client gets; a time-out that needs one tries again later.
 
 `Moment` carries two clocks. Time-outs run on the steady one, so that a step of the wall clock ends nobody's
 transaction; the wall clock is what is stored, and what decides after a restart how much time is left.
 
 Where it differs from Kafka, on purpose
-    A producer that asks to go on (KIP-360) with an epoch that is no longer its own is fenced at once; Kafka
-    aborts the transaction of whoever took its place first, and then refuses it.
+    A producer that asks to continue (KIP-360) with an epoch that is no longer its own is fenced at once;
+    Kafka first aborts the transaction of the producer that took its place, and then refuses it.
     A transaction that another producer's InitProducerId aborts leaves no way back for the one that was
     fenced, even if it speaks protocol 2, where Kafka may take its EndTxn for a retry.
     An EndTxn of protocol 2 with the new epoch, sent while the markers of the transaction before are
-    written, is told CONCURRENT_TRANSACTIONS and not PRODUCER_FENCED, as the next AddPartitionsToTxn would be.
+    written, gets CONCURRENT_TRANSACTIONS and not PRODUCER_FENCED, as the next AddPartitionsToTxn would be.
     The number of ids, the partitions of a transaction and the length of an id are limited, with
     POLICY_VIOLATION and INVALID_REQUEST.
 """

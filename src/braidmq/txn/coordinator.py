@@ -1,9 +1,9 @@
 """Every transactional id a broker coordinates: requests, time and reports go in, effects come out.
 
 At most one change of an id is on its way to disk at any time; until it is reported as stored the id stays as
-it was for those who look, and everybody who wants to change it is told CONCURRENT_TRANSACTIONS, which clients
+it was for those who look, and everybody who wants to change it gets CONCURRENT_TRANSACTIONS, which clients
 retry. So there is no state in memory that a crash could take back, and what a restart reads is a state some
-client may have been told of. The caller sets one timer for `next_deadline` and calls `tick` when it fires,
+client may have seen. The caller sets one timer for `next_deadline` and calls `tick` when it fires,
 however many transactions there are.
 """
 
@@ -153,7 +153,7 @@ class Transactions:
             answer = Initialized(ErrorCode.NONE, to.producer_id, to.producer_epoch)
             return self._change(entry, to, Reply(token, answer))
         if expected is not None and expected != (current.producer_id, current.producer_epoch):
-            # Kafka would abort the transaction of whoever took this producer's place, and refuse it then.
+            # Kafka would abort the transaction of the producer that took its place, and then refuse it.
             check_resumable(current, *expected)
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction is about to end")
         if current.state in PREPARED:
@@ -166,7 +166,7 @@ class Transactions:
         if len(self._entries) >= self.settings.transactional_ids_max:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there are {len(self._entries)} transactional ids already, and no more may be made",
+                f"there are {len(self._entries)} transactional ids, as many as transactional.ids.max allows",
             )
         made = Transaction(
             request.transactional_id,
@@ -197,7 +197,7 @@ class Transactions:
         current = _owned(entry, request.producer_id, request.producer_epoch)
         _settled(entry)
         if current.state in PREPARED:
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before has not ended yet")
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction has not ended yet")
         if current.state is TransactionState.ONGOING and request.partitions <= current.partitions:
             return [Reply(token, Added(ErrorCode.NONE))]
         batched = api is Api.ADD_PARTITIONS_TO_TXN and request.version >= BATCHED_SINCE
@@ -205,7 +205,7 @@ class Transactions:
         if len(to.partitions) > self.settings.transaction_partitions_max:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"a transaction may have {self.settings.transaction_partitions_max} partitions at most",
+                f"the transaction would have more than {self.settings.transaction_partitions_max} partitions",
             )
         return self._change(entry, to, Reply(token, Added(ErrorCode.NONE)))
 
@@ -254,7 +254,7 @@ class Transactions:
         _settled(entry)
         if current.state in PREPARED:
             # The end of a transaction in which nothing was done, sent while the one before is finished.
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before has not ended yet")
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction has not ended yet")
         if current.state is not TransactionState.ONGOING and request.committed:
             raise _invalid(current, request.committed)
         return self._decide(entry, current, request.committed, EndedBy.CLIENT, token, now)
@@ -297,7 +297,7 @@ class Transactions:
         now: Moment,
         code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ) -> list[Effect]:
-        """The record of a `WriteRecord` could not be written; who waits for it is told `code`."""
+        """The record of a `WriteRecord` could not be written; the client that waits for it gets `code`."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.pending is None or entry.pending.ticket != ticket:
             return []
@@ -435,18 +435,18 @@ class Transactions:
 
 
 def _expected(request: Init) -> tuple[int, int] | None:
-    """The producer that wants to go on, if it is one."""
+    """The producer that wants to continue, if it is one."""
     named = (request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_EPOCH)
     if named == (False, False):
         return None
     if named != (True, True):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a producer id comes with its epoch, or neither is given")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "give a producer id and its epoch, or neither")
     return request.producer_id, request.producer_epoch
 
 
 def _existing(entry: TxnEntry) -> Transaction:
     if entry.current is None:
-        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transactional id is being made")
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transactional id is being created")
     return entry.current
 
 
@@ -461,7 +461,10 @@ def _settled(entry: TxnEntry) -> Transaction:
     """What is known of an id that nothing is being written of."""
     current = _existing(entry)
     if entry.pending is not None:
-        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, f"{current.transactional_id!r} is being changed")
+        raise ApiError(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"another change of {current.transactional_id!r} is being written",
+        )
     return current
 
 

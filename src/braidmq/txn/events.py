@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """An InitProducerId with a transactional id. A producer that goes on (KIP-360) says who it is."""
+    """An InitProducerId with a transactional id. A producer that continues (KIP-360) says who it is."""
 
     transactional_id: str
     timeout_ms: int

@@ -101,7 +101,7 @@ def _transaction(transactional_id: str, value: bytes) -> Transaction:
     except ValueError:
         raise ProtocolError(f"{transactional_id!r} has unknown state {stored.transaction_status}") from None
     if state in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
-        raise ProtocolError(f"{transactional_id!r} was written down in state {state.label}, which cannot be")
+        raise ProtocolError(f"{transactional_id!r} is stored in state {state.label}, which is never written")
     transaction = Transaction(
         transactional_id,
         stored.producer_id,

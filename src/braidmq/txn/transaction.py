@@ -66,9 +66,9 @@ class EndedBy(Enum):
     """Who ends a transaction, which decides what becomes of the producer's epoch."""
 
     OLD_CLIENT = "it keeps its epoch"
-    CLIENT = "it is told its next epoch, and may ask again if it did not hear it"
-    TIME_OUT = "it may go on with the next epoch, once it notices"
-    FENCE = "another producer took its place, and it may not go on"
+    CLIENT = "it gets its next epoch, and may ask again if the answer was lost"
+    TIME_OUT = "it may continue with the next epoch, once it notices"
+    FENCE = "another producer took its place, and it may not continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Transaction:
     updated_ms: int = NOT_STARTED
     started_ms: int = NOT_STARTED
     last_epoch: int = NO_EPOCH
-    """The epoch before, if its owner may have missed the answer that told it the present one."""
+    """The epoch before, if its owner may have missed the answer with the present one."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     """Takes over when the transaction is complete, as the epochs of the present one are used up."""
@@ -110,7 +110,7 @@ def initialized(
     new_id: NewProducerId,
     wall_ms: int,
 ) -> Transaction:
-    """`current`, which is idle, with the next producer; `expected` is one that goes on. Raises ApiError."""
+    """`current`, which is idle, with the next producer; `expected` is one that continues. Raises ApiError."""
     fresh = replace(
         current,
         state=TransactionState.EMPTY,

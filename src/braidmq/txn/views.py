@@ -57,7 +57,9 @@ def describe(transactions: Transactions, transactional_id: str) -> DescribedTran
     transactions.settings.check_id(transactional_id)
     found = transactions.find(transactional_id)
     if found is None:
-        raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id!r} is not known")
+        raise ApiError(
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}"
+        )
     return DescribedTransaction(
         found.transactional_id,
         found.state.label,

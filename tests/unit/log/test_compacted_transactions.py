@@ -35,8 +35,8 @@ def read_committed(log: Log, offset: int, max_bytes: int = 700) -> Iterator[Reco
     """What a client at read_committed gets from `offset` on, fetch by fetch."""
     transactions, stable = log.producers.known_transactions(), stable_offset(log)
     while offset < stable and (found := log.read(offset, max_bytes, stable)) is not None:
-        behind = log.offset_behind(offset, found)
-        named = transactions.aborted_between(offset, stable if behind is None else behind)
+        end = log.offset_after(offset, found)
+        named = transactions.aborted_between(offset, stable if end is None else end)
         content = found.read()
         found.release()
         aborting: set[int] = set()

@@ -47,7 +47,7 @@ ANSWER_PARTITIONS_MAX = 64
 async def offset_commit(
     face: KafkaFace, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
-    """Stores what can be stored; each partition is told what became of it."""
+    """Stores what can be stored; each partition gets its own result."""
     refused: dict[tuple[int, int], ErrorCode] = {}
     entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
@@ -97,7 +97,7 @@ async def offset_commit(
 
 @lru_cache(maxsize=ANSWERS_KEPT)
 def _all_committed(places: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> OffsetCommitResponse:
-    """What a consumer is told nearly every time; it commits the same partitions again and again."""
+    """The answer a consumer gets nearly every time; it commits the same partitions again and again."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -139,7 +139,7 @@ def _topic(face: KafkaFace, name: str, topic_id: bytes, version: int) -> Topic:
         return face.broker.topics.get(name)
     found = face.broker.topics.find_by_id(topic_id)
     if found is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
     return found
 
 

@@ -176,7 +176,10 @@ def _own_name(resource_type: int, name: str) -> str:
 
 def _replaced(owner: OptionOwner, resource: AlterConfigsResource) -> dict[str, str]:
     if resource.resource_type == Resource.BROKER_LOGGER:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed one by one")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "levels of loggers can only be changed one by one (IncrementalAlterConfigs)",
+        )
     return {
         _own_name(resource.resource_type, each.name): each.value
         for each in resource.configs
@@ -190,7 +193,7 @@ def _changed(owner: OptionOwner, resource: IncrementalAlterConfigsResource) -> d
     for change in resource.configs:
         name = _own_name(resource.resource_type, change.name)
         if name in seen:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} stands in the request twice")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} appears twice in the request")
         seen.add(name)
         option = _option(name, owner)
         if change.config_operation == AlterOperation.DELETE:

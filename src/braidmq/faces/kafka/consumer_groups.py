@@ -35,7 +35,7 @@ _OWN_ID_FROM = 1
 def consumer_group_heartbeat(
     face: KafkaFace, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
-    """Answered at once if the member says nothing new and is to be told nothing new."""
+    """Answered at once if neither side has anything new to say."""
     if _says_nothing(request):
         beat = SteadyBeat(request.member_id, request.member_epoch, context.client_id, f"/{context.host}")
         interval_ms = face.broker.coordinator.steady_heartbeat(request.group_id, beat)

@@ -24,7 +24,7 @@ _UPGRADE_TYPES = (1, 2, 3)
 def update_features(
     face: KafkaFace, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Done if every feature is to have the level it has; else nothing is changed, and the reason is told."""
+    """Done if every feature is to have the level it has; else nothing is changed, and the answer says why."""
     for update in request.feature_updates:
         complaint = _complaint(update)
         if complaint is not None:

@@ -2,8 +2,8 @@
 
 A request is first read against every partition it names. If that brings fewer than min_bytes, it waits: it
 watches its partitions, and when one advances, only that one is read again, at the end of the loop's turn so
-that several advances count as one. A wait ends with enough bytes, with an error, when its time is over, or
-when the client is gone.
+that several advances are handled together. A wait ends with enough bytes, with an error, when its time is
+over, or when the client is gone.
 
 What must come from the disk first is waited for in the same way: a partition whose log is being opened, or
 bytes of an earlier run that are being checked. As with any read of a disk, such a wait may take longer than
@@ -78,7 +78,7 @@ class FetchHandler:
             topic = self._topics.find_by_id(wanted.topic_id or b"")
             code = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None:
-            raise ApiError(code, "there is no such topic here")
+            raise ApiError(code, "this broker has no such topic")
         part = wanted.part
         if not 0 <= part.index < len(topic.partitions):
             raise ApiError(
@@ -275,7 +275,7 @@ class WaitingFetch:
             self._finish()
 
     def expire(self) -> None:
-        """Answers with what there is, as soon as that can be told."""
+        """Answers with what there is, as soon as it can be read."""
         self._late = True
         if not self._pass.must_wait:
             self._finish()

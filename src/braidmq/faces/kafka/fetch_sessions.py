@@ -25,7 +25,7 @@ Key = tuple[str | bytes, int]
 
 
 class SessionPartition:
-    """A partition a client reads: where it is, and what the client was last told about it."""
+    """A partition a client reads: its position, and what the last answer said about it."""
 
     __slots__ = ("name", "part", "sent_high", "sent_start", "topic_id")
 

@@ -221,7 +221,7 @@ def _listed(group: Group) -> ListedGroup:
 def describe_groups(
     face: KafkaFace, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    """Classic groups; one that is not there is told to be dead, as Kafka tells it."""
+    """Classic groups; one that does not exist is shown as dead, as in Kafka."""
     return DescribeGroupsResponse(groups=[_describe(face, name, request, context) for name in request.groups])
 
 

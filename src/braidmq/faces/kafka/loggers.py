@@ -38,7 +38,7 @@ class Loggers:
         )
 
     def level(self, name: str) -> str:
-        """What the logger lets through, by itself or as it is told further up."""
+        """The level of the logger: its own, or that of its nearest parent that has one."""
         effective = self._loggers[name].getEffectiveLevel()
         return next((word for word, level in LEVELS.items() if level <= effective), "TRACE")
 

@@ -128,7 +128,7 @@ def _look_up(
 ) -> MetadataResponseTopic:
     if wanted.name is None:
         topic = face.broker.topics.find_by_id(wanted.topic_id)
-        error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+        error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
     else:
         topic = face.broker.topics.find(wanted.name)
         error = _unknown(wanted.name)

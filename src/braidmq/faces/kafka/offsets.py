@@ -84,7 +84,7 @@ async def _list_one(
 async def _resolve(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
     """(timestamp, offset) for a time in ms or one of the named places; unknown is (-1, -1).
 
-    Who reads only what is `committed` is told of nothing past the last stable offset.
+    With `committed`, nothing past the last stable offset is shown.
     """
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return UNKNOWN, partition.log.start_offset
@@ -99,7 +99,10 @@ async def _resolve(partition: Partition, timestamp: int, committed: bool) -> tup
     elif timestamp >= 0:
         found = partition.log.offset_for_time(timestamp)
     else:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"timestamp {timestamp} is neither a time nor one of the special values",
+        )
     if found is None or (committed and found[1] >= limit):
         return UNKNOWN, UNKNOWN
     return found

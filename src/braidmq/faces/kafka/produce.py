@@ -61,7 +61,7 @@ class Closable(Protocol):
 
 
 class _Wait(NamedTuple):
-    """A partition that must become durable before the answer, and where its result stands."""
+    """A partition that must become durable before the answer, and where its result goes."""
 
     partition: Partition
     offset: int
@@ -312,7 +312,7 @@ class _WaitingProduce:
             self._done()
 
         try:
-            # Before anybody is asked: a batch that is broken must not become part of a transaction.
+            # Before the coordinator is asked: a batch that is broken must not become part of a transaction.
             header = check_produced(batch, partition.config.max_message_bytes)
             self._handler.txn_gate.admit(partition, producer, header, decided)
         except ApiError as error:

@@ -131,7 +131,7 @@ def _idle_group(face: KafkaFace, group_id: str) -> None:
 def _check_movable(face: KafkaFace, group_id: str) -> None:
     """Raises ApiError unless this is a share group without members, or nothing at all yet."""
     if not group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group has an id")
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
     if face.broker.coordinator.groups.find(group_id) is not None:
         _idle_group(face, group_id)
 
@@ -238,13 +238,15 @@ async def _alter(
     answer = AlterShareGroupOffsetsResponsePartition(partition_index=wanted.partition_index)
     try:
         if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
         if not 0 <= wanted.partition_index < len(topic.partitions):
             raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {wanted.partition_index}"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {wanted.partition_index}"
             )
         if wanted.start_offset < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{wanted.start_offset} is no offset")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{wanted.start_offset} is not an offset; give 0 or more"
+            )
         # Again for each partition: somebody may have joined while the one before was written.
         _check_movable(face, group_id)
         if face.broker.coordinator.groups.find(group_id) is None:
@@ -262,7 +264,7 @@ async def _alter(
 async def delete_share_group_offsets(
     face: KafkaFace, request: DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> DeleteShareGroupOffsetsResponse:
-    """Forgets where a group without members is; it begins anew on these topics."""
+    """Forgets where a group without members is; it starts over on these topics."""
     try:
         _idle_group(face, request.group_id)
     except ApiError as error:
@@ -275,7 +277,7 @@ async def delete_share_group_offsets(
         )
         try:
             if topic is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
             parts = face.broker.share_delivery.of_group(request.group_id)
             await face.broker.share_delivery.forget(part for part in parts if part.key.topic_id == topic.id)
         except ApiError as error:

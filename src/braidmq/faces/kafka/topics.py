@@ -41,7 +41,7 @@ async def create_topics(
         try:
             if wanted.name in repeated:
                 raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} stands in the request twice"
+                    ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} appears twice in the request"
                 )
             results.append(await _create_one(face, wanted, request.validate_only))
         except ApiError as error:
@@ -84,7 +84,7 @@ def _partition_count(face: KafkaFace, wanted: CreatableTopic) -> int:
     if wanted.replication_factor not in (_DEFAULT, 1):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {wanted.name!r}: replication factor {wanted.replication_factor} with 1 broker",
+            f"topic {wanted.name!r}: replication factor {wanted.replication_factor}, but there is 1 broker",
         )
     return face.broker.config.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions
 
@@ -127,7 +127,7 @@ async def _delete_one(face: KafkaFace, wanted: DeleteTopicState) -> DeletableTop
         if name is None:
             topic = topics.find_by_id(wanted.topic_id)
             if topic is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             name = topic.name
         topic_id = topics.get(name).id
         await face.broker.delete_topic(name)

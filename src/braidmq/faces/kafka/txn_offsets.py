@@ -35,7 +35,7 @@ Entries = Sequence[Commit]
 async def txn_offset_commit(
     face: KafkaFace, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Stores what can be stored; each partition is told what became of it."""
+    """Stores what can be stored; each partition gets its own result."""
     refused: dict[TopicPartition, ErrorCode] = {}
     entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
@@ -77,7 +77,7 @@ async def _commit(
         """In the very moment of the admission, so that no marker can come between."""
         try:
             if code is not ErrorCode.NONE:
-                raise ApiError(code, "the offsets are not part of a transaction")
+                raise ApiError(code, "the transaction does not include this group's offsets")
             coordinator.commit_in_transaction(request.group_id, batch, guard, entries, done.set_result)
         except ApiError as error:
             done.set_result(error.code)
