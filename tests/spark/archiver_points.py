@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.lake.archiver import Archive, archive
 from braidmq.spark.lake.commits import CommitLog, Operation
 from braidmq.spark.lake.table import Lake
@@ -25,7 +25,7 @@ POINTS: dict[str, tuple[type, str]] = {
     "before the data files": (Lake, "_staged"),
     "between staging and their folder": (Lake, "_move_in"),
     "before the commit": (CommitLog, "commit"),
-    LAST_POINT: (Groups, "commit"),
+    LAST_POINT: (GroupAdmin, "commit"),
 }
 ROWS_PER_COMMIT = 15
 

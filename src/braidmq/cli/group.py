@@ -14,7 +14,7 @@ from braidmq.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from braidmq.client.cluster import Cluster, TopicPartition
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
@@ -24,9 +24,9 @@ Group = Annotated[str, typer.Argument(metavar="GROUP")]
 @app.command("list")
 def list_(as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
     """List groups with their state."""
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         found = groups.all()
     rows = [(group.group_id, group.group_state, group.group_type.lower()) for group in found]
     if as_json:
@@ -44,9 +44,9 @@ def describe(name: Group, as_json: AsJson = False, bootstrap: Bootstrap = BOOTST
     Examples:
     braid group describe billing --json
     """
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         group = groups.describe(name)
     if as_json:
         positions = [{**asdict(position), "lag": position.lag} for position in group.positions]
@@ -98,13 +98,13 @@ def reset(
     braid group reset billing --topic orders --shift -100 --yes
     """
     from braidmq.client.cluster import Cluster
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
     ways = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
     if sum(ways) != 1:
         raise UserMistake("say where to: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift")
     with Cluster(bootstrap) as cluster:
-        groups = Groups(cluster)
+        groups = GroupAdmin(cluster)
         now = _partitions(cluster, groups, name, topic)
         since_ms = parse_moment(to_time, cluster.clock.wall_ms()) if to_time is not None else None
         after = _targets(cluster, now, to_latest, to_offset, since_ms, shift)
@@ -131,7 +131,7 @@ def reset(
 
 
 def _partitions(
-    cluster: Cluster, groups: Groups, name: str, topics: list[str] | None
+    cluster: Cluster, groups: GroupAdmin, name: str, topics: list[str] | None
 ) -> dict[TopicPartition, int | None]:
     """The partitions to reset with what is committed: those of the named topics, or all with an offset."""
     from braidmq.client.admin import Admin
@@ -190,10 +190,10 @@ def delete(
 
     On a terminal it asks first; in a script it does not.
     """
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
     confirm_unless(yes, f"Delete {', '.join(names)} and the offsets committed?")
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         for name in names:
             groups.delete(name)
     if as_json:

@@ -49,12 +49,12 @@ def list_(
     braid txn list --state Ongoing --longer-than 10m
     braid txn list --pattern 'billing-.*' --json
     """
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
     states = _states(state or [])
     longer_than_ms = None if longer_than is None else parse_duration_ms(longer_than)
     _check_pattern(pattern)
-    with Transactions(bootstrap) as transactions:
+    with TransactionAdmin(bootstrap) as transactions:
         found = transactions.all(states, producer_id or [], longer_than_ms, pattern)
     if as_json:
         print_json([asdict(row) for row in found])
@@ -97,9 +97,9 @@ def describe(
     Examples:
     braid txn describe billing-1
     """
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
-    with Transactions(bootstrap) as transactions:
+    with TransactionAdmin(bootstrap) as transactions:
         found = transactions.describe(transactional_id)
     if as_json:
         print_json(asdict(found))
@@ -138,9 +138,9 @@ def hanging(
     Examples:
     braid txn hanging --topic orders
     """
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
-    with Transactions(bootstrap) as transactions:
+    with TransactionAdmin(bootstrap) as transactions:
         found = transactions.hanging(topic)
     if as_json:
         print_json([asdict(each) for each in found])
@@ -203,9 +203,9 @@ def abort(
 
 
 def _abort_by_id(transactional_id: str, yes: bool, as_json: bool, bootstrap: str) -> None:
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
-    with Transactions(bootstrap) as transactions:
+    with TransactionAdmin(bootstrap) as transactions:
         found = transactions.open_of(transactional_id)
         if not as_json:
             _show(found)
@@ -218,9 +218,9 @@ def _abort_by_id(transactional_id: str, yes: bool, as_json: bool, bootstrap: str
 
 
 def _abort_by_place(at: TopicPartition, start_offset: int, yes: bool, as_json: bool, bootstrap: str) -> None:
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
-    with Transactions(bootstrap) as transactions:
+    with TransactionAdmin(bootstrap) as transactions:
         found = transactions.open_at(at, start_offset)
         if not as_json:
             _show_hanging([found])

@@ -1,7 +1,7 @@
 """Looking after transactions: which are open and since when, what they hold up, and how to end one by force.
 
 A transaction is ended in one of two ways. Where its coordinator knows it, another producer takes its
-transactional id over (InitProducerId): that fences whoever holds it, and the coordinator aborts what it left
+transactional id over (InitProducerId): that fences its holder, and the coordinator aborts what it left
 open. Where only a partition knows of it (it hangs: its coordinator has forgotten it or has ended it already,
 and its marker never came), the marker itself is written, into that one partition.
 """
@@ -104,7 +104,7 @@ class OpenProducer:
     last_timestamp_ms: int
 
 
-class Transactions:
+class TransactionAdmin:
     """Administration of transactions."""
 
     def __init__(self, cluster: Cluster | str) -> None:
@@ -208,7 +208,7 @@ class Transactions:
         return sorted(found, key=lambda each: (each.topic, each.partition, each.start_offset))
 
     def _existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those that there are; their leaders are asked for anew, and no topic is made by asking."""
+        """Those that exist; their leaders are looked up again, and asking creates no topic."""
         wanted = set(partitions)
         if not wanted:
             return wanted

@@ -83,7 +83,7 @@ def _all_topics(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) ->
 
 
 def _kept(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) -> dict[str, set[Partition]]:
-    """What everybody has and may go on having; where two claim the same, the first by id has it."""
+    """What everybody has and may keep; where two claim the same, the first by id has it."""
     claimed: set[Partition] = set()
     plan = {}
     for member_id, reader in sorted(readers.items()):
@@ -115,7 +115,7 @@ def _level_down(plan: dict[str, set[Partition]], total: int) -> None:
 def _hand_out(
     plan: dict[str, set[Partition]], readers: Mapping[str, Reader], topics: Mapping[TopicId, int]
 ) -> None:
-    """Gives what nobody has to whoever may read it and has least; what few may read goes first."""
+    """Gives each free partition to the member with the least that may read it; what few may read first."""
     taken = set().union(*plan.values()) if plan else set()
     sharing: dict[TopicId, list[str]] = {topic: [] for topic in _all_topics(readers, topics)}
     for member_id, reader in sorted(readers.items()):

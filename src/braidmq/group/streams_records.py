@@ -161,7 +161,7 @@ def subtopology_message(part: Subtopology) -> wire.HeartbeatSubtopology:
 
 
 def _places(names: Iterable[str]) -> dict[str, int]:
-    """Where each name stands, the first time."""
+    """Where each name first appears."""
     found: dict[str, int] = {}
     for place, name in enumerate(names):
         found.setdefault(name, place)
@@ -325,7 +325,7 @@ def _member(member_id: str, values: dict[int, bytes], since: dict[tuple[str, int
         try:
             member.state = MemberState(position.state)
         except ValueError:
-            raise ProtocolError(f"{position.state} is no state of a group member") from None
+            raise ProtocolError(f"{position.state} is not a member state") from None
         member.assigned = frozenset(
             (
                 *flat(Role.ACTIVE, position.active_tasks),

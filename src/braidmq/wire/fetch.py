@@ -57,14 +57,14 @@ class FetchRequest(NamedTuple):
     rack_id: str
 
 
-class Slice(Protocol):
+class SizedSlice(Protocol):
     """Bytes that lie in a file: the encoder only needs to know how many."""
 
     @property
     def size(self) -> int: ...
 
 
-Part = bytes | bytearray | memoryview | Slice
+Part = bytes | bytearray | memoryview | SizedSlice
 """A piece of an answer, to be sent as it is."""
 
 

@@ -27,7 +27,7 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark import filters, limits, local_log, positions
 from braidmq.spark.batch_reader import plan_batch
 from braidmq.spark.fetch import RangeFetch, StoredBatch, committed, split_batches
@@ -406,6 +406,6 @@ def test_positions_are_sent_again_when_a_coordinator_was_not_ready(
     group.publish({at: 5})
     group.close()
 
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert groups.committed(f"{topic}-group") == {at: 5}
     assert refusals == []

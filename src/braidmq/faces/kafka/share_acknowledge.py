@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_partition import SharePartition
-from braidmq.broker.share_records import Place
+from braidmq.broker.share_records import SharePartitionKey
 from braidmq.delivery.status import Acknowledgement, Verdict
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from braidmq.group.share_group import ShareGroup
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -41,7 +41,7 @@ class Judged(NamedTuple):
 
 
 async def share_acknowledge(
-    face: KafkaFace, request: ShareAcknowledgeRequest, asked: Asked
+    face: KafkaFace, request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
     try:
         if request.share_session_epoch == INITIAL_EPOCH:
@@ -50,7 +50,7 @@ async def share_acknowledge(
             )
         check_names(face, request.group_id, request.member_id)
         session = face.share_sessions.go_on(
-            request.group_id or "", request.member_id or "", request.share_session_epoch, asked.connection
+            request.group_id or "", request.member_id or "", request.share_session_epoch, context.connection
         )
     except ApiError as error:
         return ShareAcknowledgeResponse(error_code=int(error.code), error_message=error.message)
@@ -101,13 +101,13 @@ def judge(face: KafkaFace, session: ShareSession, topics: Iterable[AcknowledgeTo
             try:
                 part = _find(face, session, key)
                 given = [_read(batch, renews) for batch in wanted.acknowledgement_batches]
-                face.broker.sharing.acknowledge(part, session.member_id, given)
+                face.broker.share_delivery.acknowledge(part, session.member_id, given)
                 changed.append(part)
                 refused[key] = None
             except ApiError as error:
                 refused[key] = error
     try:
-        return Judged(refused, face.broker.sharing.append(changed))
+        return Judged(refused, face.broker.share_delivery.append(changed))
     except ApiError as error:
         return Judged({key: refusal or error for key, refusal in refused.items()}, None)
 
@@ -117,7 +117,7 @@ async def confirm(face: KafkaFace, judged: Judged) -> None:
     if judged.durable_at is None:
         return
     try:
-        await face.broker.sharing.durable(judged.durable_at)
+        await face.broker.share_delivery.durable(judged.durable_at)
     except ApiError as error:
         for key, refusal in judged.refused.items():
             judged.refused[key] = refusal or error
@@ -132,14 +132,14 @@ def end_session(face: KafkaFace, session: ShareSession) -> None:
 def release(face: KafkaFace, session: ShareSession) -> None:
     held = [
         part
-        for part in face.broker.sharing.of_group(session.group_id)
+        for part in face.broker.share_delivery.of_group(session.group_id)
         if part.window.in_flight  # a member may hold records of partitions it has forgotten since
     ]
-    face.broker.sharing.release(session.member_id, held)
+    face.broker.share_delivery.release(session.member_id, held)
 
 
 def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
-    part = face.broker.sharing.find(Place(session.group_id, *key))
+    part = face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key))
     if part is not None:
         return part
     if face.broker.topics.find_by_id(key[0]) is None:
