@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 
 from braidmq.platform.disk import TEMPORARY_SUFFIX, Bytes, Disk, DiskFile, DiskUsage, Mapped, StrPath
+from braidmq.platform.lock import DirectoryInUse, Lock
 
 TOTAL_BYTES = 1 << 30
 
@@ -224,6 +225,15 @@ class SimMap:
         self._file.close()
 
 
+class SimDirectoryLock:
+    def __init__(self, disk: SimDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def release(self) -> None:
+        self._disk.locked.pop(self._directory, None)
+
+
 class SimDisk:
     """A file system in memory; see the module."""
 
@@ -239,6 +249,7 @@ class SimDisk:
         """Bytes that can still be written before the disk is full."""
         self.on_operation: Callable[[str], None] | None = None
         """Called after every change, with its kind."""
+        self.locked: dict[str, None] = {}
 
     def crash(self, crash: Crash, chance: random.Random) -> SimDisk:
         """The disk as it might be found after a power loss right now."""
@@ -357,6 +368,12 @@ class SimDisk:
     def usage(self, path: StrPath) -> DiskUsage:
         self._directory(path)
         return DiskUsage(TOTAL_BYTES, TOTAL_BYTES if self.room_bytes is None else self.room_bytes)
+
+    def lock(self, directory: Path) -> Lock:
+        if str(directory) in self.locked:
+            raise DirectoryInUse(f"{directory} is in use")
+        self.locked[str(directory)] = None
+        return SimDirectoryLock(self, str(directory))
 
     def _parent(self, path: StrPath) -> tuple[Directory, str]:
         parent, _, name = os.fspath(path).rpartition("/")

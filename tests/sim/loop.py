@@ -19,7 +19,7 @@ from typing import Any
 from tests.sim.clock import SimClock
 from tests.sim.disk import SimDisk
 
-from braidmq.broker.group_commit import DiskThreads, Done
+from braidmq.platform.threads import DiskThreads, Done
 
 DELAYS_MS = (0, 0, 0, 1, 1, 3, 20)
 

@@ -24,6 +24,7 @@ from braidmq.broker.coordinator import Committer
 from braidmq.broker.partition import Partition
 from braidmq.config import configure
 from braidmq.group.offsets import Committed
+from braidmq.platform.host import Host
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import build_batch, records
 
@@ -37,11 +38,6 @@ OPTIONS = {
     "log.compaction.check.interval.ms": 1000,
     "log.sync.threads": 2,
 }
-
-
-class NoLock:
-    def __init__(self, directory: Path) -> None: ...
-    def release(self) -> None: ...
 
 
 class Life:
@@ -80,7 +76,7 @@ class Life:
             self.threads.append(made)
             return made
 
-        broker = Broker(configure(OPTIONS), DATA, self.disk, self.clock, threads, NoLock)
+        broker = Broker(configure(OPTIONS), DATA, Host(self.clock, self.disk, threads=threads))
         await broker.start()
         return broker
 

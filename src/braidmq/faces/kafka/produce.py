@@ -22,7 +22,7 @@ from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topic import Topic
 from braidmq.log.log import Appended
 from braidmq.log.transactions import Guard
-from braidmq.net.connection import Pending
+from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.txn.versions import told
 from braidmq.wire import produce as wire
@@ -112,7 +112,7 @@ class ProduceHandler:
 
     def handle(
         self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
-    ) -> Parts | Pending | None:
+    ) -> Parts | PendingReply | None:
         refusal = self._refusal(request)
         asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
         answer: Answer = []
@@ -261,7 +261,7 @@ class _WaitingProduce:
         correlation_id: int,
         unanswered: Closable | None,
     ) -> None:
-        self.pending = Pending()
+        self.pending = PendingReply()
         self._handler = handler
         self._unanswered = unanswered
         self._asked = asked
