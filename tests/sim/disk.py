@@ -403,7 +403,8 @@ class SimDisk:
 
     def usage(self, path: StrPath) -> DiskUsage:
         self._directory(path)
-        return DiskUsage(TOTAL_BYTES, TOTAL_BYTES if self.room_bytes is None else self.room_bytes)
+        # `room_bytes` is as a quota, which a file system does not tell of.
+        return DiskUsage(TOTAL_BYTES, TOTAL_BYTES)
 
     def lock(self, directory: Path) -> Lock:
         if str(directory) in self.locked:

@@ -17,6 +17,8 @@ from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
 from tests.sim.nodes import DATA, Node
 
+from braidmq.broker.broker import METADATA_NAME
+
 START_S = 30.0
 """How long a start may take, in virtual time."""
 
@@ -73,7 +75,7 @@ class MachineFaults:
     async def fill_disk(self) -> None:
         """A broker that meets a full disk may have to be started again: it says so, and refuses until then."""
         self._tell("has a full disk")
-        self._node.disk.room_bytes = self._chance.randint(0, 2000)
+        self._node.disk.room_bytes = self._chance.randint(1, 2000)
         await asyncio.sleep(self._chance.uniform(0.2, 2.0))
         self._node.disk.room_bytes = None
         await self._replace()
@@ -89,6 +91,18 @@ class MachineFaults:
     async def set_clock(self) -> None:
         self._tell("has its clock set")
         self._node.clock.ahead_ms += self._chance.choice((-3_600_000, -500, 500, 60_000))
+
+    async def lose_metadata(self, old: bytes) -> None:
+        """Somebody restores the metadata from a backup that is too old, and then the right one."""
+        self._tell("has old metadata for a while")
+        await self._node.stop()
+        right = self._node.disk.read_file(DATA / METADATA_NAME)
+        for content in (old, right):
+            self._node.disk.write_atomically(DATA / METADATA_NAME, content)
+            self._node.start()
+            await self.come_back()
+            if content is old:
+                await self._node.stop()
 
     async def _replace(self) -> None:
         await self._kill()

@@ -266,19 +266,29 @@ class Load:
             await asyncio.sleep(RETRY_S)
         return False
 
-    async def read_all(self) -> None:
-        """Reads everything there is, for the judge. No fault is left, so nothing may fail."""
+    async def contents(self) -> dict[tuple[str, int], list[Found]]:
+        """All there is to read. No fault is left, so nothing may fail."""
+        client = Client(self._loop, self._network, f"{self._broker}-judge", self._broker)
+        found = {
+            (topic, index): await _everything(client, topic, index, committed=topic == "copies")
+            for topic in ("orders", "copies")
+            for index in range(PARTITIONS)
+        }
+        client.close()
+        return found
+
+    async def tell_all(self, contents: dict[tuple[str, int], list[Found]]) -> None:
+        """Tells the judge of everything there is."""
         client = Client(self._loop, self._network, f"{self._broker}-judge", self._broker)
         judge = self._judge
-        places: list[tuple[Place, int]] = []
         for index in range(PARTITIONS):
-            for found in await _everything(client, "orders", index, committed=False):
-                sender, number = _order(found)
-                judge.orders.read(index, found.offset, sender, number)
-                places.append((Place(index, found.offset), _content(found)))
-        judge.copies.source(places)
+            for found in contents["orders", index]:
+                judge.orders.read(index, found.offset, *_order(found))
+            judge.copies.source(
+                (Place(index, found.offset), _content(found)) for found in contents["orders", index]
+            )
         for index in range(PARTITIONS):
-            for found in await _everything(client, "copies", index, committed=True):
+            for found in contents["copies", index]:
                 judge.copies.read(index, found.offset, _stamp(found))
             judge.copies.position(index, await client.committed(COPIER, "orders", index))
         judge.position_of(WALKER, await client.committed(WALKER, "orders", 0))
@@ -309,7 +319,7 @@ class _Copier:
         while not ended():
             index = self._chance.randrange(PARTITIONS)
             page = await self._client.fetch("orders", index, positions[index], committed=False, wait_ms=50)
-            some = page.records[: self._chance.randint(1, 6)]
+            some = page.records[: self._chance.choice((1, 2, 5, 40))]
             if not some:
                 await asyncio.sleep(RETRY_S)
                 continue

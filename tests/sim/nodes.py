@@ -145,5 +145,5 @@ class Node:
         """Whether it comes to that in time."""
         until_s = self._loop.time() + seconds
         while not met() and self._loop.time() < until_s:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
         return met()

@@ -18,14 +18,17 @@ from tests.sim.invariants import Judge
 from tests.sim.load import Load
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
-from tests.sim.nodes import Node
+from tests.sim.nodes import DATA, Node
 from tests.sim.threads import threads_take_turns
 
+from braidmq.broker.broker import METADATA_NAME
 from braidmq.platform.randomness import replace_source
 
-FAULTS_S = 10.0
+FAULTS_S = 7.0
 PATIENCE_S = 30.0
 """Within which there is progress once the faults have ended, in virtual time."""
+
+ACKED_MIN = 10
 
 
 @dataclass
@@ -91,6 +94,7 @@ class Simulation:
         load = Load(self._loop, self._network, node.name, judge)
         node.start()
         await faults.come_back()
+        first_day = node.disk.read_file(DATA / METADATA_NAME)
         load.start()
         between = NetworkFaults(self._loop, self._network, node.name, load.machines)
         until_s = self._loop.time() + FAULTS_S
@@ -98,14 +102,22 @@ class Simulation:
         await asyncio.gather(faults.run(until_s), between.run(until_s))
         self._network.heal()
         acked = judge.acked
-        if not await node.wait_for(lambda: judge.acked > acked + 3, PATIENCE_S):
+        if not await node.wait_for(lambda: judge.acked > acked + ACKED_MIN, PATIENCE_S):
             judge.complain("no progress after the faults had ended")
         load.ending = True
         if not await load.drained(PATIENCE_S):
             judge.complain("the copier has not come to the end")
         await load.end()
-        await load.read_all()
+        contents = await load.contents()
+        await load.tell_all(contents)
         await faults.stop()
+        if self._loop.chance.random() < 0.3:
+            await faults.lose_metadata(first_day)
+            if await load.contents() != contents:
+                judge.complain("a broker that had old metadata for a while has lost what it did not know of")
+        problem = await node.stop()
+        if problem is not None:
+            judge.complain(f"it did not stop: {problem}")
 
 
 class _Quiet(logging.Handler):
