@@ -1,7 +1,7 @@
 """Runs seeds of the simulation: `python -m tests.sim --seeds 1000 --start 0`, or one of them: `--seed 17`.
 
-The order of a set of strings depends on PYTHONHASHSEED, which Python draws at its start unless it is given. So
-a run is started again with a fixed one; without that a seed would not be the same run in every process.
+The order of a set of strings depends on PYTHONHASHSEED, which Python draws at its start unless it is given.
+So a run is started again with a fixed one; without that a seed would not be the same run in every process.
 """
 
 from __future__ import annotations

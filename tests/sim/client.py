@@ -1,7 +1,7 @@
 """A Kafka client on a simulated machine: one connection, one request at a time, as slow as the network is.
 
-It speaks the real wire. Whatever may have happened or not (no answer in time, a reset, a refusal that does not
-say) is `Lost`; what the broker has refused for certain is `Refused`.
+It speaks the real wire. What may have happened or not (no answer in time, a reset) is `Lost`; what the broker
+has answered with an error is `Refused`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What goes wrong: drawn from the seed, for each machine and for the network between them, until it ends.
 
 A machine loses its power or its process is killed (and once more while it comes back), is stopped in order,
-stands still, finds its disk full, has an fdatasync fail, or has its wall clock set. Between a client and a broker
-a direction or both are cut, a connection is reset, or bytes come slowly and in small pieces.
+stands still, finds its disk full, has an fdatasync fail, or has its wall clock set. Between a client and a
+broker a direction or both are cut, a connection is reset, or bytes come slowly and in small pieces.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MachineFaults:
         self._node.resume()
 
     async def fill_disk(self) -> None:
-        """A broker that meets a full disk may have to be started again: it says so, and refuses until then."""
+        """A broker that meets a full disk may have to be started again; it refuses writes until then."""
         self._tell("has a full disk")
         self._node.disk.room_bytes = self._chance.randint(1, 2000)
         await asyncio.sleep(self._chance.uniform(0.2, 2.0))
@@ -110,6 +110,10 @@ class MachineFaults:
         await self.come_back()
 
     async def _kill(self) -> None:
+        if self._chance.random() < 0.7:
+            # Most of what can go wrong goes wrong while something is on its way to the disk.
+            await self._node.wait_for(lambda: self._node.busy, 1.0, look_s=0.001)
+            await asyncio.sleep(self._chance.choice((0.0, 0.001, 0.003)))
         crash = self._chance.choice(list(Crash))
         self._tell(f"dies: {crash.value}")
         self._node.kill(crash, silently=self._chance.random() < 0.5)

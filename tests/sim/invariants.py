@@ -1,8 +1,8 @@
 """The judge of one broker: what its clients were told, held against what is there in the end.
 
-The checkers of `tests/history` do most of it. What they do not know of is here: positions of a group that were
-confirmed, producer ids given twice, topics whose creation or deletion was confirmed, refusals that no fault
-explains, and brokers that fall over or do not come back.
+The checkers of `tests/history` do most of it. What they do not know of is here: positions of a group that
+were confirmed, producer ids given twice, topics whose creation or deletion was confirmed, refusals that no
+fault explains, and brokers that fall over or do not come back.
 """
 
 from __future__ import annotations

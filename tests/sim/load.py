@@ -1,7 +1,7 @@
 """What clients do to one broker: everything at once, on machines of their own, until they are told to end.
 
-Topic `orders` takes records of plain and idempotent producers, and is read along. A copier makes one record of
-`copies` of each, in transactions that hold its position, and aborts some. A walker commits positions of a
+Topic `orders` takes records of plain and idempotent producers, and is read along. A copier makes one record
+of `copies` of each, in transactions that hold its position, and aborts some. A walker commits positions of a
 group of its own. A maker creates and deletes topics. All of them tell the judge what they were told.
 """
 

@@ -1,13 +1,13 @@
-"""An event loop with virtual time, on which several processes run side by side, in an order drawn from a seed.
+"""An event loop with virtual time, on which several processes run in an order drawn from a seed.
 
 A *strand* is what one process would be: callbacks of one strand run in the order in which they became due, as
 asyncio promises; which strand goes next is drawn. A strand is found by a context variable, so whatever a
 callback schedules belongs to its own strand. A strand can be paused, and killed: what was due to run is kept
 and never run, because to collect it would run the `finally` blocks of dead coroutines.
 
-Time passes while everybody waits, and a little with every callback. Readers and writers are level-triggered, on
-descriptors that the simulated network gives out. `digest` covers every callback and everything that is noted:
-two runs of a seed are the same if it is.
+Time passes while everybody waits, and a little with every callback. Readers and writers are level-triggered,
+on descriptors that the simulated network gives out. `digest` covers every callback and everything that is
+noted: two runs of a seed are the same if it is.
 """
 
 from __future__ import annotations

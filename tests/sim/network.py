@@ -2,8 +2,8 @@
 
 Inside a connection no byte is lost or overtakes another; between connections anything goes. A *link* is one
 direction between two machines: how long a piece takes, how large pieces are (so frames arrive in halves, or a
-reader is slow), and whether it is cut. What is sent over a cut link waits, as TCP would send it again and again.
-A machine that dies resets its connections, at once or when it is back, as after a power loss.
+reader is slow), and whether it is cut. What is sent over a cut link waits, as TCP would send it again and
+again. A machine that dies resets its connections, at once or when it is back, as after a power loss.
 """
 
 from __future__ import annotations

@@ -141,9 +141,14 @@ class Node:
     def resume(self) -> None:
         self._loop.strand_of(self._context).paused = False
 
-    async def wait_for(self, met: Callable[[], bool], seconds: float) -> bool:
+    @property
+    def busy(self) -> bool:
+        """Whether the disk is being waited for."""
+        return any(pool.busy for pool in self._pools)
+
+    async def wait_for(self, met: Callable[[], bool], seconds: float, look_s: float = 0.05) -> bool:
         """Whether it comes to that in time."""
         until_s = self._loop.time() + seconds
         while not met() and self._loop.time() < until_s:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(look_s)
         return met()

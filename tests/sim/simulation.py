@@ -1,8 +1,8 @@
 """One run of a seed: brokers, their clients and everything that goes wrong, then peace, then the judge.
 
 A run is a function of its seed. The order of callbacks, the delays, the faults, the load and all random
-identifiers come from it; nothing asks the machine for time, entropy or addresses. What is left is the order of
-sets of strings, which is why whoever compares runs fixes PYTHONHASHSEED (see `tests/sim/__main__.py`).
+identifiers come from it; nothing asks the machine for time, entropy or addresses. What is left is the order
+of sets of strings, which is why whoever compares runs fixes PYTHONHASHSEED (see `tests/sim/__main__.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Disk threads that take turns with the loop by a seed.
 
-A job runs in a thread of its own, but never at the same time as the loop: it stops at every change it makes to
-the simulated disk, and the seed draws how long the loop goes on before the job may. An fdatasync stops before
-it counts, so what is written meanwhile is not synced by it. The same seed gives the same interleaving.
+A job runs in a thread of its own, but never at the same time as the loop: it stops at every change it makes
+to the simulated disk, and the seed draws how long the loop goes on before the job may. An fdatasync stops
+before it counts, so what is written meanwhile is not synced by it. The same seed gives the same interleaving.
 
 `SimThreading` stands for the module `threading` in the few places of the product where a job holds a lock, or
 the loop waits for a job: whoever has to wait there lets the others go on.
@@ -39,8 +39,11 @@ class _Worker:
 
     def __init__(self) -> None:
         self.turn: _Turn | None = None
-        self.may_go = threading.Semaphore(0)
-        self.has_stopped = threading.Semaphore(0)
+        # Plain locks that one side takes and the other releases: a semaphore takes several times as long.
+        self.may_go = threading.Lock()
+        self.has_stopped = threading.Lock()
+        self.may_go.acquire()
+        self.has_stopped.acquire()
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
@@ -118,6 +121,10 @@ class SimThreads(DiskThreads):
     @property
     def count(self) -> int:
         return self._width
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._begun)
 
     def widen(self, count: int) -> None:
         self._width = max(self._width, count)

@@ -18,13 +18,13 @@ def test_a_file_goes_through_a_connection_that_was_begun_without_waiting(tmp_pat
 
     async def scenario() -> None:
         network, loop = SocketNetwork(), asyncio.get_running_loop()
-        with network.listen("127.0.0.1", 0) as listener:
-            with network.connect("127.0.0.1", listener.getsockname()[1]) as ours:
-                theirs, _ = await loop.sock_accept(listener)
-                with theirs, path.open("rb") as file:
-                    assert (ours.gettimeout(), listener.gettimeout()) == (0.0, 0.0)
-                    assert network.send_file(theirs.fileno(), file.fileno(), 7, 9) == 9
-                    assert await loop.sock_recv(ours, 100) == b"the range"
+        listener = network.listen("127.0.0.1", 0)
+        ours = network.connect("127.0.0.1", listener.getsockname()[1])
+        theirs, _ = await loop.sock_accept(listener)
+        with listener, ours, theirs, path.open("rb") as file:
+            assert (ours.gettimeout(), listener.gettimeout()) == (0.0, 0.0)
+            assert network.send_file(theirs.fileno(), file.fileno(), 7, 9) == 9
+            assert await loop.sock_recv(ours, 100) == b"the range"
 
     asyncio.run(scenario())
 
