@@ -25,6 +25,7 @@ from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import FRAME_BYTES_MIN, KafkaSession
 from braidmq.net.buffers import BufferPool
 from braidmq.net.connection import Connection, Limits
+from braidmq.platform.network import SocketNetwork
 from braidmq.wire import fetch, header, produce, records
 from braidmq.wire.api import Api, request_class, response_class
 from braidmq.wire.errors import ProtocolError
@@ -180,6 +181,7 @@ class BrokerUnderTest:
         connection = Connection(
             theirs,
             "fuzz",
+            SocketNetwork(),
             self._loop,
             self._pool,
             self._limits,

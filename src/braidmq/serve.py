@@ -20,6 +20,7 @@ from braidmq.config import Config, ConfigError
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.net.reactor import Reactor
+from braidmq.platform.network import Network, SocketNetwork
 from braidmq.platform.watchdog import Watchdog
 
 # A thread that comes back from the disk asks for the interpreter; 5 ms, the default, would be its wait
@@ -82,23 +83,40 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(config, data)
     await broker.start()
-    reactor = Reactor(config, loop, broker.readers.submit)
     watchdog = Watchdog(config.loop_stall_limit_ms)
     watchdog.start()
     try:
-        face = KafkaFace(broker)
-        host, port = reactor.listen(*listen, lambda connection: KafkaSession(face, connection))
-        face.advertise(*(advertise or (_reachable(host), port)), listening=(host, port))
+        service = Service(broker, SocketNetwork())
+        host, port = service.listen(listen, advertise)
         _calm_the_collector()
         ready(f"ready {host}:{port} node={config.node_id} data={data}")
         await stopping.wait()
         log.info("stopping")
-        reactor.stop_accepting()
-        face.begin_drain()
-        await reactor.drain()
+        await service.drain()
     finally:
         await broker.stop()
         watchdog.stop()
+
+
+class Service:
+    """What clients find: a started broker, the faces that it has, and the reactor that brings connections."""
+
+    def __init__(self, broker: Broker, network: Network) -> None:
+        loop = asyncio.get_running_loop()
+        self._reactor = Reactor(broker.config, loop, network, broker.readers.submit)
+        self._face = KafkaFace(broker)
+
+    def listen(self, listen: Address, advertise: Address | None = None) -> Address:
+        """Accepts clients; the address that was bound."""
+        host, port = self._reactor.listen(*listen, lambda connection: KafkaSession(self._face, connection))
+        self._face.advertise(*(advertise or (_reachable(host), port)), listening=(host, port))
+        return host, port
+
+    async def drain(self) -> None:
+        """Answers what was asked, and takes nothing more."""
+        self._reactor.stop_accepting()
+        self._face.begin_drain()
+        await self._reactor.drain()
 
 
 def _calm_the_collector() -> None:

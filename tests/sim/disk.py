@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 
 from braidmq.platform.disk import TEMPORARY_SUFFIX, Bytes, Disk, DiskFile, DiskUsage, Mapped, StrPath
+from braidmq.platform.lock import DirectoryInUse, Lock
 
 TOTAL_BYTES = 1 << 30
 
@@ -40,6 +41,8 @@ class Inode:
         self.content = bytearray(durable)
         self.pending: list[tuple[int, bytes | None]] = []
         """(position, bytes) for a write, (size, None) for a truncate."""
+        self.synced = 0
+        """How many writes and truncates are on the platter, ever."""
 
     def write(self, position: int, content: bytes) -> None:
         apply(self.content, position, content)
@@ -49,10 +52,18 @@ class Inode:
         apply(self.content, size, None)
         self.pending.append((size, None))
 
-    def sync(self) -> None:
-        for position, content in self.pending:
+    @property
+    def changes(self) -> int:
+        """How many writes and truncates there were, ever."""
+        return self.synced + len(self.pending)
+
+    def sync(self, until: int | None = None) -> None:
+        """Brings the first `until` changes, or all, to the platter."""
+        count = max((self.changes if until is None else until) - self.synced, 0)
+        for position, content in self.pending[:count]:
             apply(self.durable, position, content)
-        self.pending.clear()
+        del self.pending[:count]
+        self.synced += count
 
     def after(self, crash: Crash, chance: random.Random) -> Inode:
         """The file as a crash leaves it."""
@@ -151,16 +162,23 @@ class SimFile:
         self._disk = disk
         self.inode = inode
         self.closed = False
+        self._fd = 0
         disk.open_files += 1
 
     def fileno(self) -> int:
-        raise OSError(errno.EBADF, "a simulated file has no descriptor")
+        if self._disk.descriptors is None:
+            raise OSError(errno.EBADF, "a simulated file has no descriptor")
+        if not self._fd:
+            self._fd = len(self._disk.descriptors) + 1
+            self._disk.descriptors[self._fd] = self
+        return self._fd
 
     def size(self) -> int:
         return len(self.inode.content)
 
     def read_at(self, size: int, position: int) -> bytes:
         assert not self.closed, "read of a closed file"
+        self._disk.check_power()
         self._disk.bytes_read += size
         return bytes(self.inode.content[position : position + size])
 
@@ -171,6 +189,7 @@ class SimFile:
 
     def write_at(self, content: Bytes, position: int) -> int:
         assert not self.closed, "write to a closed file"
+        self._disk.check_power()
         grows = max(position + len(content) - len(self.inode.content), 0)
         count = len(content) - max(grows - self._disk.take_room(grows), 0)
         if count <= 0 < len(content):
@@ -186,6 +205,7 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         assert not self.closed, "truncate of a closed file"
+        self._disk.check_power()
         if self._disk.truncate_fails:
             raise OSError(errno.EIO, "planted truncate failure")
         self._disk.give_room(len(self.inode.content) - size)
@@ -194,12 +214,18 @@ class SimFile:
 
     def fdatasync(self) -> None:
         assert not self.closed, "fdatasync of a closed file"
+        self._disk.check_power()
+        until = self.inode.changes
+        if self._disk.before_sync is not None:
+            self._disk.before_sync()
+            self._disk.check_power()
         self._disk.syncs += 1
         if self._disk.syncs == self._disk.failing_sync:
             # As Linux does: the dirty pages are dropped from the list of what is still to be written.
+            self.inode.synced = self.inode.changes
             self.inode.pending.clear()
             raise OSError(errno.EIO, "planted fdatasync failure")
-        self.inode.sync()
+        self.inode.sync(until)
         self._disk.happened("fsync")
 
     def close(self) -> None:
@@ -224,6 +250,15 @@ class SimMap:
         self._file.close()
 
 
+class SimDirectoryLock:
+    def __init__(self, disk: SimDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def release(self) -> None:
+        self._disk.locked.pop(self._directory, None)
+
+
 class SimDisk:
     """A file system in memory; see the module."""
 
@@ -239,10 +274,21 @@ class SimDisk:
         """Bytes that can still be written before the disk is full."""
         self.on_operation: Callable[[str], None] | None = None
         """Called after every change, with its kind."""
+        self.before_sync: Callable[[], None] | None = None
+        """Called when an fdatasync has begun: what is written from then on is not synced by it."""
+        self.locked: dict[str, None] = {}
+        self.off = False
+        """Whether the machine has lost its power: nothing can be done any more."""
+        self.descriptors: dict[int, SimFile] | None = None
+        """Where open files are found by number, if they have one."""
 
     def crash(self, crash: Crash, chance: random.Random) -> SimDisk:
         """The disk as it might be found after a power loss right now."""
         return SimDisk(self.root.after(crash, chance, {}))
+
+    def check_power(self) -> None:
+        if self.off:
+            raise OSError(errno.EIO, "the machine is off")
 
     def happened(self, kind: str) -> None:
         if self.on_operation is not None:
@@ -314,6 +360,7 @@ class SimDisk:
         return list(self._directory(path).entries)
 
     def makedirs(self, path: StrPath) -> Path | None:
+        self.check_power()
         node, at, topmost = self.root, PurePosixPath("/"), None
         for part in PurePosixPath(path).parts[1:]:
             at = at / part
@@ -356,13 +403,21 @@ class SimDisk:
 
     def usage(self, path: StrPath) -> DiskUsage:
         self._directory(path)
-        return DiskUsage(TOTAL_BYTES, TOTAL_BYTES if self.room_bytes is None else self.room_bytes)
+        # `room_bytes` is as a quota, which a file system does not tell of.
+        return DiskUsage(TOTAL_BYTES, TOTAL_BYTES)
+
+    def lock(self, directory: Path) -> Lock:
+        if str(directory) in self.locked:
+            raise DirectoryInUse(f"{directory} is in use")
+        self.locked[str(directory)] = None
+        return SimDirectoryLock(self, str(directory))
 
     def _parent(self, path: StrPath) -> tuple[Directory, str]:
         parent, _, name = os.fspath(path).rpartition("/")
         return self._directory(parent), name
 
     def _directory(self, path: StrPath) -> Directory:
+        self.check_power()
         node: Inode | Directory | None = self.root
         for part in os.fspath(path).split("/"):
             if part:

@@ -11,7 +11,9 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import NotReady, Partition
 from braidmq.config import configure
+from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import DiskUsage, RealDisk, StrPath
+from braidmq.platform.host import Host
 from braidmq.wire.records import build_batch
 
 
@@ -72,7 +74,7 @@ async def started(
 ) -> Broker:
     """As `embedded`, for a test that stops the broker itself."""
     given = {name.replace("_", "."): value for name, value in options.items()}
-    broker = Broker(configure(given), data, disk=disk, clock=clock)
+    broker = Broker(configure(given), data, Host(clock or SystemClock(), disk or RealDisk()))
     await broker.start()
     return broker
 

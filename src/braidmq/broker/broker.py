@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
-from braidmq.broker.group_commit import DiskThreads, GroupCommit
+from braidmq.broker.group_commit import GroupCommit
 from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
@@ -43,9 +43,8 @@ from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
-from braidmq.platform.clock import Clock, SystemClock
-from braidmq.platform.disk import Disk, RealDisk
-from braidmq.platform.lock import DirectoryLock, Lock
+from braidmq.platform.disk import Disk
+from braidmq.platform.host import Host
 from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -72,26 +71,24 @@ class Broker:
         self,
         config: Config,
         data: Path,
-        disk: Disk | None = None,
-        clock: Clock | None = None,
-        threads: Callable[[asyncio.AbstractEventLoop, int], DiskThreads] = DiskThreads,
-        lock: Callable[[Path], Lock] = DirectoryLock,
+        host: Host | None = None,
     ) -> None:
+        host = host or Host()
         self.config = config
         self.data = data
-        self.disk: Disk = disk or RealDisk()
-        self.clock: Clock = clock or SystemClock()
+        self.disk = host.disk
+        self.clock = host.clock
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
-        self._lock = lock(data)
+        self._lock = self.disk.lock(data)
         try:
             self.store = _open_store(self.disk, data)
         except BaseException:
             self._lock.release()
             raise
-        self.threads = threads(loop, config.log_sync_threads)
+        self.threads = host.threads(loop, config.log_sync_threads)
         # Apart from those that sync: an ack must not wait for somebody's cold read.
-        self.readers = threads(loop, config.log_read_threads)
+        self.readers = host.threads(loop, config.log_read_threads)
         self._opener = Opener(self.readers, self._open_log)
         self._commit = GroupCommit(loop, self.threads)
         self._files = FileCache(config.log_files_open_max)
@@ -283,7 +280,7 @@ class Broker:
         _take_over(self._group_settings, _group_settings(self.config))
         self.group_options.settle(self._group_settings)
         _take_over(self._transaction_settings, _transaction_settings(self.config))
-        for group_id in {part.key.group_id for part in self.share_delivery}:
+        for group_id in dict.fromkeys(part.key.group_id for part in self.share_delivery):
             self.share_delivery.relimit(group_id)
         await self.topics.refresh_options()
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import (
     DYNAMIC,
@@ -25,6 +24,7 @@ from braidmq.config import (
     configure,
     find,
 )
+from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PREFIX = "brokers/"

@@ -20,9 +20,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
 from braidmq.log.log import Log
+from braidmq.platform.threads import DiskThreads
 
 LOGS_PER_BATCH = 16
 THREADS = 16

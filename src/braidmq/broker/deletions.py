@@ -16,13 +16,13 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.topic import Topic
 from braidmq.broker.topic_directories import TRASH_SUFFIX
 from braidmq.cluster.store import Store
 from braidmq.config import MS_PER_DAY
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
+from braidmq.platform.threads import DiskThreads
 
 PREFIX = "deleted/"
 KEPT_MS = 7 * MS_PER_DAY

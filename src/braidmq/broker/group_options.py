@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.share_delivery import ShareOptions
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import GROUP, Config, ConfigError, check_sessions, find
 from braidmq.delivery.status import DeliveryLimits
 from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_group import StreamsOptions
+from braidmq.platform.threads import DiskThreads
 from braidmq.reset import parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 

@@ -13,7 +13,6 @@ from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import Partition
 from braidmq.broker.topics import Topics
@@ -22,6 +21,7 @@ from braidmq.log.compaction import CompactionJob, Compactor
 from braidmq.log.retention import Expiry, next_expiry, remove, stored_bytes
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
+from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError
 
 FLUSH_ROUND_S = 0.2
@@ -67,7 +67,7 @@ class Housekeeping:
         self._dirty: dict[Partition, None] = {}
         self._ageing: dict[Partition, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._removals: set[asyncio.Task[None]] = set()
+        self._removals: dict[asyncio.Task[None], None] = {}
         self._stopping = False
         self.disk_level = DiskLevel.FINE
         self.disk_percent = 0.0
@@ -287,8 +287,8 @@ class Housekeeping:
     def _remove_later(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
         if paths:
             task = asyncio.ensure_future(self._remove(partition, paths, delay_s))
-            self._removals.add(task)
-            task.add_done_callback(self._removals.discard)
+            self._removals[task] = None
+            task.add_done_callback(self._removals.pop)
 
     async def _remove(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
         """Removes files once a checkpoint says that the log starts later: else they would seem lost."""

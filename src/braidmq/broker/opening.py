@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.serial_executor import SerialExecutor
 from braidmq.config import TopicConfig
 from braidmq.log.log import Log
+from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
 # More threads at once would take the interpreter from the loop without opening more.

@@ -92,7 +92,7 @@ class Partition:
         """Whether any batch can be appended at once; if not, ask `append_waits` about it."""
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
-        self._watchers: set[AdvanceWatcher] | None = None
+        self._watchers: dict[AdvanceWatcher, None] | None = None
         self._durable_waits: deque[tuple[int, DurableCallback]] | None = None
         self._set_config(config)
 
@@ -389,12 +389,12 @@ class Partition:
 
     def watch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is None:
-            self._watchers = set()
-        self._watchers.add(watcher)
+            self._watchers = {}
+        self._watchers[watcher] = None
 
     def unwatch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is not None:
-            self._watchers.discard(watcher)
+            self._watchers.pop(watcher, None)
 
     def _notify(self) -> None:
         for watcher in tuple(self._watchers or ()):

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.cluster.store import Store
 from braidmq.platform.clock import Clock
+from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
 KEY = "producer-ids/next"

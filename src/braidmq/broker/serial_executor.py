@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from braidmq.broker.group_commit import DiskThreads, Done
+from braidmq.platform.threads import DiskThreads, Done
 
 
 class SerialExecutor:

@@ -82,7 +82,7 @@ class SharePartition:
         """Whether records of transactions are handed out only when they are committed; may change."""
         self._slot: int | None = None
         """Where the next delta goes; None: a snapshot is due."""
-        self._watchers: set[AvailabilityWatcher] = set()
+        self._watchers: dict[AvailabilityWatcher, None] = {}
 
     # -- handing out ----------------------------------------------------------------------------
 
@@ -215,10 +215,10 @@ class SharePartition:
     # -- waiting --------------------------------------------------------------------------------
 
     def watch(self, watcher: AvailabilityWatcher) -> None:
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
 
     def unwatch(self, watcher: AvailabilityWatcher) -> None:
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
 
     def notify(self) -> None:
         """Something may have become available, or the window has room."""

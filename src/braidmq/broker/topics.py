@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from braidmq.broker.deletions import Deletion, Deletions
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
 from braidmq.broker.topic import (
     INTERNAL_TOPICS,
@@ -39,6 +38,7 @@ from braidmq.log.flush import sync_ancestors
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.platform.randomness import new_uuid
+from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PREFIX = "topics/"

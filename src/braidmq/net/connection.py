@@ -2,8 +2,8 @@
 
 The reactor calls `on_readable`; bytes go into a pooled buffer, and each whole frame in it is handed to the
 session (the protocol's side of the connection) as a memoryview, which is valid only during that call. The
-session gives the answer at once, as a list of parts, or a `Pending` that it completes later; a later answer
-waits for the earlier ones. A part is bytes, or a file slice that leaves through `sendfile`.
+session gives the answer at once, as a list of parts, or a `PendingReply` that it completes later; a later
+answer waits for the earlier ones. A part is bytes, or a file slice that leaves through `sendfile`.
 
 Back-pressure is one rule: while more is queued towards the client than the limits allow, or too many
 requests wait for their answers, or half-received requests of all connections fill their budget, this
@@ -22,6 +22,7 @@ from typing import Protocol
 
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
 from braidmq.net.outbox import Outbox, Parts, Sent, bytes_in_memory, release
+from braidmq.platform.network import Network
 from braidmq.wire.errors import ProtocolError
 
 RECEIVES_PER_EVENT = 4
@@ -45,7 +46,7 @@ class Session(Protocol):
     def frame_bytes(self, view: memoryview, at: int, filled: int) -> int:
         """Length of the frame that starts at `at`, or 0 if more bytes are needed to tell."""
 
-    def on_frame(self, frame: memoryview) -> Parts | Pending | None:
+    def on_frame(self, frame: memoryview) -> Parts | PendingReply | None:
         """Handles one frame; None means that there is no answer."""
 
     def on_closed(self) -> None:
@@ -64,7 +65,7 @@ ReadAhead = Callable[[Callable[[], None], Callable[[BaseException | None], None]
 """Runs the first in a thread and then the second, with the error if there was one, on the loop."""
 
 
-class Pending:
+class PendingReply:
     """An answer that comes later. Completing it twice is a mistake of the caller."""
 
     __slots__ = ("_connection", "abandoned", "done", "held_bytes", "on_abandoned", "parts")
@@ -113,6 +114,7 @@ class Connection:
         self,
         sock: socket.socket,
         peer: str,
+        network: Network,
         loop: asyncio.AbstractEventLoop,
         pool: BufferPool,
         limits: Limits,
@@ -131,11 +133,11 @@ class Connection:
         self._start = 0
         self._filled = 0
         self._hint = FIRST_BYTES
-        self._answers: list[Pending] | None = None
+        self._answers: list[PendingReply] | None = None
         """Answers still to come, in order; an idle connection does not even hold an empty list."""
         self._held_bytes = 0
         """Of answers that are complete and wait for an earlier one."""
-        self._out = Outbox(sock)
+        self._out = Outbox(sock, network)
         self._read_ahead = read_ahead
         self._cold = False
         self._reading = False
@@ -282,27 +284,27 @@ class Connection:
         if self.frame_since is None:
             self.frame_since = self.last_active
 
-    def _accept_answer(self, answer: Parts | Pending) -> None:
-        if isinstance(answer, Pending):
+    def _accept_answer(self, answer: Parts | PendingReply) -> None:
+        if isinstance(answer, PendingReply):
             answer.attach(self)
             self._wait_for(answer)
             if answer.done:
                 # What it would have waited for was there before anybody waited.
                 self.on_answered(answer)
         elif self._answers:
-            waiting = Pending()
+            waiting = PendingReply()
             waiting.complete(answer)
             self._wait_for(waiting)
             self._hold(waiting)
         else:
             self._out.put(answer)
 
-    def _wait_for(self, answer: Pending) -> None:
+    def _wait_for(self, answer: PendingReply) -> None:
         if self._answers is None:
             self._answers = []
         self._answers.append(answer)
 
-    def _hold(self, answer: Pending) -> None:
+    def _hold(self, answer: PendingReply) -> None:
         answer.held_bytes = bytes_in_memory(answer.parts)
         self._held_bytes += answer.held_bytes
 
@@ -375,7 +377,7 @@ class Connection:
 
     # -- answering ------------------------------------------------------------------------------
 
-    def on_answered(self, answer: Pending) -> None:
+    def on_answered(self, answer: PendingReply) -> None:
         """Queues `answer` and what waits for it alone, unless it has to wait for an earlier one itself."""
         answers = self._answers
         if answers and answers[0] is not answer:

@@ -8,13 +8,12 @@ that were written a moment ago are not even looked at.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Protocol
 
-from braidmq.platform.page_cache import is_resident, read_through
+from braidmq.platform.network import Network
 
 IOV_PARTS_MAX = 256
 RESIDENT_BYTES_MAX = 256 * 1024
@@ -70,15 +69,16 @@ class _Cold(Exception):
 class ColdRange:
     """The next bytes of a range, to be brought into the page cache by `run` in a thread."""
 
-    __slots__ = ("_end", "_part")
+    __slots__ = ("_end", "_network", "_part")
 
-    def __init__(self, part: Slice, end: int) -> None:
+    def __init__(self, network: Network, part: Slice, end: int) -> None:
+        self._network = network
         self._part = part
         self._end = end
 
     def run(self) -> None:
         position = self._part.position
-        read_through(self._part.file.fileno(), position, self._end + BEYOND_BYTES - position)
+        self._network.read_through(self._part.file.fileno(), position, self._end + BEYOND_BYTES - position)
 
     def done(self) -> int:
         """Lets go of the file; where what is in memory now ends."""
@@ -89,9 +89,10 @@ class ColdRange:
 class Outbox:
     """The queue of one socket."""
 
-    __slots__ = ("_parts", "_read_to", "_sock", "size_bytes")
+    __slots__ = ("_network", "_parts", "_read_to", "_sock", "size_bytes")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, network: Network) -> None:
+        self._network = network
         self._sock = sock
         # A list, not a deque: it is short, and an empty one costs an idle connection 700 bytes less.
         self._parts: list[Part] = []
@@ -165,7 +166,7 @@ class Outbox:
 
     def _send_range(self, parts: list[Part], part: Slice) -> int:
         size = min(part.size, TURN_BYTES) if part.hot else self._resident_bytes(part)
-        sent = os.sendfile(self._sock.fileno(), part.file.fileno(), part.position, size)
+        sent = self._network.send_file(self._sock.fileno(), part.file.fileno(), part.position, size)
         if sent == 0:
             raise ConnectionError("a segment is shorter than what was promised of it")
         part.position += sent
@@ -180,7 +181,7 @@ class Outbox:
         if part.position < self._read_to:
             return min(part.size, self._read_to - part.position)
         size = min(part.size, RESIDENT_BYTES_MAX)
-        if not is_resident(part.file.fileno(), part.position, size):
+        if not self._network.is_resident(part.file.fileno(), part.position, size):
             raise _Cold
         return size
 
@@ -188,7 +189,7 @@ class Outbox:
         """What to read after COLD, with a hold on the file of its own."""
         part = self._parts[0]
         assert not isinstance(part, _IN_MEMORY), "bytes are never cold"
-        return ColdRange(part.shared(), part.position + min(part.size, READ_AHEAD_BYTES))
+        return ColdRange(self._network, part.shared(), part.position + min(part.size, READ_AHEAD_BYTES))
 
     def on_read(self, end: int) -> None:
         """The first range can be sent up to `end` without another look."""

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from braidmq.config import Config
 from braidmq.net.buffers import BufferPool
 from braidmq.net.connection import Connection, Ending, Limits, ReadAhead, Session
+from braidmq.platform.network import Network
 
-BACKLOG = 4096
 ACCEPTS_PER_EVENT = 128
 ROUND_S = 1.0
 TURN_S = 0.01
@@ -33,13 +33,16 @@ SessionFactory = Callable[[Connection], Session]
 class Reactor:
     """Accepts clients and owns their connections."""
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, read_ahead: ReadAhead) -> None:
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, network: Network, read_ahead: ReadAhead
+    ) -> None:
         self._config = config
         self._loop = loop
+        self._network = network
         self._read_ahead = read_ahead
         self._pool = BufferPool(config.net_inflight_bytes_max)
         self._limits = Limits(config.net_connection_requests_max, config.net_connection_send_bytes_max)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._to_visit: list[Connection] = []
@@ -54,16 +57,7 @@ class Reactor:
 
     def listen(self, host: str, port: int, sessions: SessionFactory) -> tuple[str, int]:
         """Binds and accepts; returns the address really bound (port 0 picks a free one)."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
-            sock.listen(BACKLOG)
-        except OSError:
-            sock.close()
-            raise
-        sock.setblocking(False)
+        sock = self._network.listen(host, port)
         self._listeners.append(sock)
         self._loop.add_reader(sock.fileno(), self._on_acceptable, sock, sessions)
         if self._round is None:
@@ -95,14 +89,14 @@ class Reactor:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(
-            sock, peer, self._loop, self._pool, self._limits, self._on_closed, self._read_ahead
+            sock, peer, self._network, self._loop, self._pool, self._limits, self._on_closed, self._read_ahead
         )
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._per_address[peer] += 1
         connection.start(sessions(connection))
 
     def _on_closed(self, connection: Connection, reason: str, ending: Ending) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._per_address[connection.peer] -= 1
         if self._per_address[connection.peer] <= 0:
             del self._per_address[connection.peer]

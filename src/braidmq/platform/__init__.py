@@ -1,1 +1,1 @@
-"""The world outside the program: clock, disk, randomness. Simulated ones live in tests/sim."""
+"""The world outside the program: clock, disk, network, threads, randomness. tests/sim has simulated ones."""

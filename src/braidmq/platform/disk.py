@@ -17,6 +17,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from braidmq.platform.lock import DirectoryLock, Lock
+
 StrPath = str | os.PathLike[str]
 Bytes = bytes | bytearray | memoryview
 
@@ -101,6 +103,9 @@ class Disk(Protocol):
     def remove_tree(self, path: StrPath) -> None: ...
     def sync_directory(self, path: StrPath) -> None: ...
     def usage(self, path: StrPath) -> DiskUsage: ...
+    def lock(self, directory: Path) -> Lock:
+        """Keeps other processes from a directory; DirectoryInUse if one has it."""
+        ...
 
 
 class RealFile:
@@ -241,3 +246,6 @@ class RealDisk:
         free_bytes = found.f_bavail * found.f_frsize
         used_bytes = (found.f_blocks - found.f_bfree) * found.f_frsize
         return DiskUsage(used_bytes + free_bytes, free_bytes)
+
+    def lock(self, directory: Path) -> Lock:
+        return DirectoryLock(directory)

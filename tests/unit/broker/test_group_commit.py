@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.group_commit import DiskThreads
 from braidmq.broker.partition import Partition
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
+from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 from unit.broker.gated import WAIT_S, GatedDisk
 from unit.embedded import append, embedded

@@ -14,6 +14,7 @@ from braidmq.broker.topic_directories import description, survey
 from braidmq.cluster.store import StoreCorrupt
 from braidmq.config import configure
 from braidmq.platform.disk import RealDisk
+from braidmq.platform.host import Host
 from sim.disk import Crash, SimDisk
 from unit.embedded import append, embedded
 
@@ -186,7 +187,7 @@ def test_no_power_loss_makes_a_start_remove_a_topic(tmp_path: Path) -> None:
         def crashed(_: str) -> None:
             images.append((disk.crash(chance.choice(list(Crash)), chance), created, deleting))
 
-        broker = Broker(configure({}), tmp_path, disk=disk)
+        broker = Broker(configure({}), tmp_path, Host(disk=disk))
         await broker.start()
         disk.on_operation = crashed
         try:
@@ -200,7 +201,7 @@ def test_no_power_loss_makes_a_start_remove_a_topic(tmp_path: Path) -> None:
             await broker.stop()
         assert len(images) > 20
         for image, must, may_be_gone in images:
-            again = Broker(configure({}), tmp_path, disk=image)
+            again = Broker(configure({}), tmp_path, Host(disk=image))
             await again.start()
             try:
                 await again.topics.tidy()

@@ -14,7 +14,7 @@ from braidmq.broker.broker import Broker
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.log.files import FileSlice
-from braidmq.net.connection import Connection, Pending
+from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.wire import header, schema
 from braidmq.wire.api import response_class
@@ -44,7 +44,7 @@ class Speaker:
         """Sends `request` in its newest version, or the one given, and reads the answer."""
         spoken = request.versions[1] if version is None else version
         answer = self.send(request, spoken)
-        if isinstance(answer, Pending):
+        if isinstance(answer, PendingReply):
             for _ in range(1000):
                 if answer.done:
                     break
@@ -61,7 +61,7 @@ class Speaker:
         answer = self.send(request, request.versions[1] if version is None else version)
         assert answer is None, "an answer came"
 
-    def send(self, request: Message, version: int) -> Parts | Pending | None:
+    def send(self, request: Message, version: int) -> Parts | PendingReply | None:
         """What the session gives the connection for `request`."""
         body = header.request(request.api, version, 7, "test") + schema.encode(request, version)
         return self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))

@@ -15,7 +15,7 @@ from braidmq.broker.partition import Partition
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.log.files import FileSlice
-from braidmq.net.connection import Connection, Pending
+from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.wire import header, schema
 from braidmq.wire.api import Api
@@ -34,14 +34,14 @@ class Client:
         self.face = KafkaFace(broker)
         self._session = KafkaSession(self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1")))
 
-    def send(self, **request: object) -> Parts | Pending | None:
+    def send(self, **request: object) -> Parts | PendingReply | None:
         message = FetchRequest(**request)  # type: ignore[arg-type]
         body = header.request(Api.FETCH, VERSION, 7, "test") + schema.encode(message, VERSION)
         return self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
 
     async def fetch(self, **request: object) -> FetchResponse:
         answer = self.send(**request)
-        if isinstance(answer, Pending):
+        if isinstance(answer, PendingReply):
             for _ in range(500):
                 if answer.done:
                     break
@@ -96,7 +96,7 @@ def test_a_fetch_waits_for_the_first_record(tmp_path: Path) -> None:
     async def run() -> None:
         async with client(tmp_path) as (speaker, partitions):
             answer = speaker.send(topics=wanted(0, 0), max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20)
-            assert isinstance(answer, Pending)
+            assert isinstance(answer, PendingReply)
             await asyncio.sleep(0.02)
             assert not answer.done
             put(partitions[1], b"hello")
@@ -117,7 +117,7 @@ def test_a_fetch_waits_until_min_bytes_or_its_time_is_over(tmp_path: Path) -> No
     async def run() -> None:
         async with client(tmp_path) as (speaker, partitions):
             answer = speaker.send(topics=wanted(0, 0), max_wait_ms=60_000, min_bytes=2000, max_bytes=1 << 20)
-            assert isinstance(answer, Pending)
+            assert isinstance(answer, PendingReply)
             for number in range(2):
                 put(partitions[number], b"x" * 900)
                 await asyncio.sleep(0.01)
@@ -140,7 +140,7 @@ def test_an_abandoned_wait_leaves_nothing_behind(tmp_path: Path) -> None:
             answer = speaker.send(
                 topics=wanted(0, 0), max_wait_ms=60_000, min_bytes=10_000, max_bytes=1 << 20
             )
-            assert isinstance(answer, Pending)
+            assert isinstance(answer, PendingReply)
             put(partitions[0], b"x")
             await asyncio.sleep(0.01)
             answer.abandon()
@@ -201,7 +201,7 @@ def test_errors_are_told_per_partition_and_at_once(tmp_path: Path) -> None:
                 (wanted(0, epoch=5), ErrorCode.UNKNOWN_LEADER_EPOCH),
             ):
                 answer = speaker.send(topics=topics, max_wait_ms=60_000, min_bytes=1, max_bytes=1000)
-                assert not isinstance(answer, Pending)
+                assert not isinstance(answer, PendingReply)
                 assert results(response(cast(Parts, answer)))[0].error_code == expected
 
     asyncio.run(run())
@@ -224,7 +224,7 @@ def test_deleting_a_topic_wakes_its_readers(tmp_path: Path) -> None:
     async def run() -> None:
         async with client(tmp_path, 1) as (speaker, _):
             answer = speaker.send(topics=wanted(0), max_wait_ms=60_000, min_bytes=1, max_bytes=1000)
-            assert isinstance(answer, Pending)
+            assert isinstance(answer, PendingReply)
             await speaker.broker.topics.delete("t")
             await asyncio.sleep(0.01)
             assert answer.parts is not None

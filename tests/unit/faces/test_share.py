@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.log.files import FileSlice
-from braidmq.net.connection import Pending
+from braidmq.net.connection import PendingReply
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.share_fetch import (
     AcknowledgePartition,
@@ -178,7 +178,7 @@ def test_records_are_sent_from_their_files_and_not_held_in_memory(tell: Callable
             topics=topics(one.broker, 0),
         )  # fmt: skip
         pending = one.send(request, 2)
-        assert isinstance(pending, Pending)
+        assert isinstance(pending, PendingReply)
         while not pending.done:
             await asyncio.sleep(0.001)
         files = [part for part in pending.parts or () if isinstance(part, FileSlice)]

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from braidmq.net import connection as connection_module
-from braidmq.net import outbox as outbox_module
 from braidmq.net.buffers import FIRST_BYTES, BufferPool, size_class
-from braidmq.net.connection import Connection, Limits, Pending
+from braidmq.net.connection import Connection, Limits, PendingReply
 from braidmq.net.outbox import Parts
+from braidmq.platform.network import SocketNetwork
 from braidmq.platform.page_cache import is_resident, read_through
 from braidmq.wire.errors import ProtocolError
 
-Answer = Callable[[bytes], Parts | Pending | None]
+Answer = Callable[[bytes], Parts | PendingReply | None]
 
 
 class FileRange:
@@ -60,7 +60,7 @@ class Echo:
             raise ProtocolError("bad size")
         return size + 4
 
-    def on_frame(self, frame: memoryview) -> Parts | Pending | None:
+    def on_frame(self, frame: memoryview) -> Parts | PendingReply | None:
         self.seen.append(bytes(frame[4:]))
         return self._answer(self.seen[-1])
 
@@ -84,6 +84,7 @@ class Peer:
         self.connection = Connection(
             server,
             "peer",
+            SocketNetwork(),
             loop,
             pool,
             limits,
@@ -172,12 +173,12 @@ def test_a_later_answer_waits_for_an_earlier_one(connect: Peers) -> None:
     """W2: answers keep the order of their requests even when a later one is ready first."""
 
     async def run() -> None:
-        waiting: dict[bytes, Pending] = {}
+        waiting: dict[bytes, PendingReply] = {}
 
-        def answer(body: bytes) -> Parts | Pending:
+        def answer(body: bytes) -> Parts | PendingReply:
             if body.startswith(b"now"):
                 return [body]
-            waiting[body] = Pending()
+            waiting[body] = PendingReply()
             return waiting[body]
 
         peer = connect(answer)
@@ -200,12 +201,12 @@ def test_an_answer_that_is_complete_before_anybody_waits_is_sent(connect: Peers)
     """W2: a handler may turn out not to have to wait; its answer still keeps its place."""
 
     async def run() -> None:
-        late = Pending()
+        late = PendingReply()
 
-        def answer(body: bytes) -> Pending:
+        def answer(body: bytes) -> PendingReply:
             if body == b"late":
                 return late
-            done = Pending()
+            done = PendingReply()
             done.complete([body])
             return done
 
@@ -267,13 +268,13 @@ def test_answers_that_wait_for_an_earlier_one_count_as_well(connect: Peers, late
     """W5: a client could have large answers pile up behind one that takes its time."""
 
     async def scenario() -> None:
-        first, others = Pending(), list[Pending]()
+        first, others = PendingReply(), list[PendingReply]()
 
-        def answer(body: bytes) -> Parts | Pending:
+        def answer(body: bytes) -> Parts | PendingReply:
             if body == b"slow":
                 return first
             if later:
-                others.append(Pending())
+                others.append(PendingReply())
                 return others[-1]
             return [bytes(1_000)]
 
@@ -304,10 +305,10 @@ def test_requests_past_the_limit_wait_for_answers(connect: Peers) -> None:
     """W4: requests of one connection that wait for an answer are bounded."""
 
     async def run() -> None:
-        waiting: list[Pending] = []
+        waiting: list[PendingReply] = []
 
-        def answer(_: bytes) -> Pending:
-            waiting.append(Pending())
+        def answer(_: bytes) -> PendingReply:
+            waiting.append(PendingReply())
             return waiting[-1]
 
         peer = connect(answer, requests_max=10)
@@ -381,7 +382,7 @@ def test_a_client_that_only_stops_sending_gets_its_answers(connect: Peers) -> No
     """W2: after a half-close the answers under way still go out, then the connection ends."""
 
     async def run() -> None:
-        pending = Pending()
+        pending = PendingReply()
         peer = connect(lambda _: pending)
         await peer.send(frame(b"x"))
         peer.client.shutdown(socket.SHUT_WR)
@@ -400,7 +401,7 @@ def test_a_client_that_has_gone_is_not_waited_for(connect: Peers, monkeypatch: p
     monkeypatch.setattr(connection_module, "LINGER_S", 0.01)
 
     async def run() -> None:
-        pending = Pending()
+        pending = PendingReply()
         peer = connect(lambda _: pending)
         await peer.send(frame(b"x"))
         await settle()
@@ -416,7 +417,7 @@ def test_a_broken_frame_closes_the_connection_and_gives_everything_back(connect:
     """W5: bytes that cannot be a frame end the connection."""
 
     async def run() -> None:
-        pending = Pending()
+        pending = PendingReply()
         peer = connect(lambda body: pending if body == b"wait" else [body])
         await peer.send(frame(b"wait") + b"\xff\xff\xff\xff rubbish")
         assert await peer.receive(1) == b""
@@ -445,7 +446,7 @@ def test_a_range_that_is_not_in_memory_is_read_before_it_is_sent(
     content = os.urandom(3_000_000)
     path = tmp_path / "segment"
     path.write_bytes(content)
-    monkeypatch.setattr(outbox_module, "is_resident", lambda *_: False)
+    monkeypatch.setattr(SocketNetwork, "is_resident", lambda *_: False)
     ranges = [FileRange(path, 0, len(content), hot=False)]
 
     async def scenario() -> None:
@@ -483,7 +484,7 @@ def test_a_range_that_was_just_written_is_sent_without_a_look(
     def look(*_: object) -> bool:
         raise AssertionError("a hot range was looked at")
 
-    monkeypatch.setattr(outbox_module, "is_resident", look)
+    monkeypatch.setattr(SocketNetwork, "is_resident", look)
 
     async def scenario() -> None:
         peer = connect(lambda _: [FileRange(path, 0, 1000)])
@@ -499,7 +500,7 @@ def test_a_client_that_leaves_while_its_range_is_read_leaves_nothing_open(
     """L14 L7: the read has a hold on the file of its own, and gives it back."""
     path = tmp_path / "segment"
     path.write_bytes(b"x" * 1000)
-    monkeypatch.setattr(outbox_module, "is_resident", lambda *_: False)
+    monkeypatch.setattr(SocketNetwork, "is_resident", lambda *_: False)
     cold = FileRange(path, 0, 1000, hot=False)
 
     async def scenario() -> None:

@@ -120,7 +120,7 @@ class KafkaFace:
         partitions_max = broker.config.fetch_sessions_partitions_max
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, partitions_max)
         self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions, partitions_max)
-        self.waiting_fetches: set[Waiting] = set()
+        self.waiting_fetches: dict[Waiting, None] = {}
         self.draining = False
         self.verbs: dict[int, Verb] = {}
         for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
 from braidmq.faces.kafka.fetch_sessions import NO_SESSION, FetchContext, SessionPartition
 from braidmq.log.files import FileSlice
-from braidmq.net.connection import Pending
+from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -49,7 +49,7 @@ class FetchHandler:
         self._config = face.broker.config
         self.ranges_max = max(1, min(_RANGES_MAX, self._config.log_files_open_max // _RANGES_SHARE))
 
-    def handle(self, request: FetchRequest, version: int, correlation_id: int) -> Parts | Pending:
+    def handle(self, request: FetchRequest, version: int, correlation_id: int) -> Parts | PendingReply:
         try:
             if request.replica_id >= 0:
                 raise ApiError(
@@ -239,7 +239,7 @@ class WaitingFetch:
     )  # fmt: skip
 
     def __init__(self, face: KafkaFace, fetch_pass: FetchPass, wait_s: float) -> None:
-        self.pending = Pending()
+        self.pending = PendingReply()
         self.pending.on_abandoned = self._give_up
         self._face = face
         self._pass = fetch_pass
@@ -259,7 +259,7 @@ class WaitingFetch:
                 self._twins.append((partition, wanted))
             partition.watch(self)
         self._timer = self._loop.call_later(wait_s, self.expire)
-        face.waiting_fetches.add(self)
+        face.waiting_fetches[self] = None
 
     def on_advanced(self, partition: Partition) -> None:
         self._advanced[partition] = None
@@ -295,7 +295,7 @@ class WaitingFetch:
             self._scheduled = None
         for partition in self._watched:
             partition.unwatch(self)
-        self._face.waiting_fetches.discard(self)
+        self._face.waiting_fetches.pop(self, None)
 
 
 def check_epoch(epoch: int) -> None:

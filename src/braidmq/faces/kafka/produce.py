@@ -22,7 +22,7 @@ from braidmq.broker.topic import Topic
 from braidmq.broker.txn_gate import TxnGate, TxnProducer
 from braidmq.log.append_result import AppendResult
 from braidmq.log.transactions import Guard
-from braidmq.net.connection import Pending
+from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.txn.versions import code_for
 from braidmq.wire import produce as wire
@@ -112,7 +112,7 @@ class ProduceHandler:
 
     def handle(
         self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
-    ) -> Parts | Pending | None:
+    ) -> Parts | PendingReply | None:
         refusal = self._refusal(request)
         state = _RequestState(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
         answer: Answer = []
@@ -261,7 +261,7 @@ class _WaitingProduce:
         correlation_id: int,
         unanswered: Closable | None,
     ) -> None:
-        self.pending = Pending()
+        self.pending = PendingReply()
         self._handler = handler
         self._unanswered = unanswered
         self._state = state

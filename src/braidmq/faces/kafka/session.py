@@ -1,7 +1,8 @@
 """One Kafka connection: frames in, the right handler called, its answer encoded.
 
 Produce and Fetch take a hand-written path; every other verb is decoded and encoded from the message tables.
-A handler that must wait is a coroutine: its answer becomes a `Pending`, and the connection keeps the order.
+A handler that must wait is a coroutine: its answer becomes a `PendingReply`, and the connection keeps the
+order.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braidmq.faces.kafka.handler_run import HandlerRun
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.net.connection import Connection, Pending
+from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as fetch_wire
 from braidmq.wire import header as header_wire
@@ -79,7 +80,7 @@ class KafkaSession:
             return text + "; this looks like HTTP"
         return text
 
-    def on_frame(self, frame: memoryview) -> Parts | Pending | None:
+    def on_frame(self, frame: memoryview) -> Parts | PendingReply | None:
         body = frame[4:]
         header = header_wire.parse_request(body)
         api_key, version, correlation_id = header.api_key, header.api_version, header.correlation_id
@@ -94,7 +95,7 @@ class KafkaSession:
             return self._face.fetch.handle(wanted, version, correlation_id)
         return self._dispatch(verb, body, header)
 
-    def _dispatch(self, verb: Verb, body: memoryview, header: RequestHeader) -> Parts | Pending:
+    def _dispatch(self, verb: Verb, body: memoryview, header: RequestHeader) -> Parts | PendingReply:
         _, version, correlation_id, client_id, at = header
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
@@ -103,7 +104,7 @@ class KafkaSession:
         result = verb.handler(self._face, request, context)
         if isinstance(result, Message):
             return [_encode(verb.api, version, correlation_id, result)]
-        pending = Pending()
+        pending = PendingReply()
 
         def answered(answer: Message | Encodable) -> None:
             if isinstance(answer, Message):

@@ -224,8 +224,8 @@ class WaitingShareFetch:
         for part in self._parts:
             part.watch(self)
             part.partition.watch(self)
-        session.waiting.add(self)
-        face.waiting_fetches.add(self)
+        session.waiting[self] = None
+        face.waiting_fetches[self] = None
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.expire)
 
     async def news(self) -> None:
@@ -247,8 +247,8 @@ class WaitingShareFetch:
         for part in self._parts:
             part.unwatch(self)
             part.partition.unwatch(self)
-        self._session.waiting.discard(self)
-        self._face.waiting_fetches.discard(self)
+        self._session.waiting.pop(self, None)
+        self._face.waiting_fetches.pop(self, None)
 
 
 def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:

@@ -36,12 +36,12 @@ class ShareSession:
         self.connection = connection
         self.epoch = INITIAL_EPOCH + 1
         self.partitions: dict[Key, None] = {}
-        self.waiting: set[Waiting] = set()
+        self.waiting: dict[Waiting, None] = {}
         self.ended = False
 
     def update(self, add: list[Key], forget: list[Key]) -> None:
         """Takes over what a request adds and forgets; what it does both with is forgotten."""
-        gone = frozenset(forget)
+        gone = dict.fromkeys(forget)
         for key in gone:
             self.partitions.pop(key, None)
         for key in add:
@@ -65,7 +65,7 @@ class ShareSessions:
         self._partitions_max = partitions_max
         self._partitions = 0
         self._sessions: dict[tuple[str, str], ShareSession] = {}
-        self._of_connection: dict[object, set[ShareSession]] = {}
+        self._of_connection: dict[object, dict[ShareSession, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -81,7 +81,7 @@ class ShareSessions:
                 f"there are already group.share.max.share.sessions={self._sessions_max} share sessions",
             )
         session = self._sessions[group_id, member_id] = ShareSession(group_id, member_id, connection)
-        self._of_connection.setdefault(connection, set()).add(session)
+        self._of_connection.setdefault(connection, {})[session] = None
         return session
 
     def go_on(self, group_id: str, member_id: str, epoch: int, connection: object) -> ShareSession:
@@ -101,7 +101,7 @@ class ShareSessions:
         if session.connection != connection:
             self._leave_connection(session)
             session.connection = connection
-            self._of_connection.setdefault(connection, set()).add(session)
+            self._of_connection.setdefault(connection, {})[session] = None
         return session
 
     def update(self, session: ShareSession, add: list[Key], forget: list[Key]) -> None:
@@ -138,6 +138,6 @@ class ShareSessions:
     def _leave_connection(self, session: ShareSession) -> None:
         others = self._of_connection.get(session.connection)
         if others is not None:
-            others.discard(session)
+            others.pop(session, None)
             if not others:
                 del self._of_connection[session.connection]

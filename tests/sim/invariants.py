@@ -1,0 +1,86 @@
+"""The judge of one broker: what its clients were told, held against what is there in the end.
+
+The checkers of `tests/history` do most of it. What they do not know of is here: positions of a group that
+were confirmed, producer ids given twice, topics whose creation or deletion was confirmed, refusals that no
+fault explains, and brokers that fall over or do not come back.
+"""
+
+from __future__ import annotations
+
+from tests.history.checker import History
+from tests.history.exactly_once import Stage
+from tests.history.share_reading import ShareReading
+
+from braidmq.wire.errors import ErrorCode
+
+DELIVERIES_MAX = 5
+EXCUSED = {
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+"""What a broker may say while its disk fails or it comes and goes; a client tries again."""
+
+
+class Judge:
+    """Collects what one broker's clients tell."""
+
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.orders = History()
+        self.copies = Stage("the copier")
+        self.jobs = ShareReading(DELIVERIES_MAX)
+        self.complaints: list[str] = []
+        self.acked = 0
+        """Everything that was confirmed to anybody; grows as long as there is progress."""
+        self._positions: dict[str, tuple[int, int]] = {}
+        self._producer_ids: dict[int, str] = {}
+        self.topics: dict[str, bool | None] = {}
+        """Whether a topic is there, as far as was confirmed; None while that is not known."""
+
+    def complain(self, text: str) -> None:
+        if len(self.complaints) < 20:
+            self.complaints.append(f"{self.broker}: {text}")
+
+    def refused(self, what: str, code: ErrorCode) -> None:
+        """A client was refused something that it had a right to."""
+        if code not in EXCUSED:
+            self.complain(f"{what} was refused with {code.name}")
+
+    def given_producer_id(self, producer_id: int, whom: str) -> None:
+        before = self._producer_ids.setdefault(producer_id, whom)
+        if before != whom:
+            self.complain(f"{whom} was given the producer id of {before}, {producer_id}")
+
+    def committing(self, group: str, offset: int) -> None:
+        confirmed, _ = self._positions.get(group, (-1, -1))
+        self._positions[group] = (confirmed, offset)
+
+    def committed(self, group: str, offset: int) -> None:
+        self.acked += 1
+        self._positions[group] = (offset, self._positions[group][1])
+
+    def position_of(self, group: str, offset: int) -> None:
+        """What the broker says that the group has committed."""
+        confirmed, sent = self._positions.get(group, (-1, -1))
+        if not confirmed <= offset <= sent:
+            self.complain(f"{group} is at {offset}: {confirmed} was confirmed, {sent} is the last one sent")
+
+    def found_topics(self, names: set[str]) -> None:
+        for name, there in self.topics.items():
+            if there is not None and (name in names) is not there:
+                self.complain(f"topic {name} is {'gone' if there else 'there'}, against what was confirmed")
+
+    def verdict(self) -> list[str]:
+        """Everything that is wrong; to be asked once, after the final reads."""
+        self.orders.conclude()
+        self.copies.conclude()
+        found = [*self.orders.findings, *self.copies.findings, *self.jobs.findings]
+        return self.complaints + [f"{self.broker}: {one}" for one in found]

@@ -1,0 +1,90 @@
+"""Bugs that one broker can have, planted into it. The judge must find each of them with some seed."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from braidmq.broker import topics
+from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.partition import Partition
+from braidmq.broker.topic_directories import Survey
+from braidmq.cluster.store import Store
+from braidmq.group.offsets import Committed, OffsetTable
+from braidmq.log import scan
+from braidmq.log.producer_state import ProducerState
+from braidmq.log.transactions import PartitionTransactions
+from braidmq.platform.disk import Disk
+from braidmq.wire.errors import ErrorCode
+from braidmq.wire.records import fault
+
+Planted = AbstractContextManager[Any]
+
+
+def _answers_too_early(self: Any, offset: int, callback: Any) -> None:
+    """In the place of `when_durable`: the sync is begun, and not waited for."""
+    _when_durable(self if isinstance(self, Partition) else self.partition, offset, lambda _: None)
+    callback(ErrorCode.NONE)
+
+
+_when_durable = Partition.when_durable
+_read = Partition.read
+
+
+def _reads_ahead(self: Partition, offset: int, max_bytes: int, committed: bool = False) -> Any:
+    syncs, self.syncs = self.syncs, False
+    try:
+        return _read(self, offset, max_bytes, committed)
+    finally:
+        self.syncs = syncs
+
+
+def _serves_what_is_torn(view: Any, at: int, filled: int) -> str | None:
+    found = fault(view, at, filled)
+    return None if found is not None and "CRC" in found else found
+
+
+def _deletes_the_unknown(disk: Disk, root: Path, found: Survey) -> list[str]:
+    for name in found.unknown:
+        disk.remove_tree(root / name)
+    return []
+
+
+def _commits_at_once(
+    self: OffsetTable, _producer_id: int, topic: str, partition: int, committed: Committed
+) -> None:
+    self._committed[topic, partition] = committed
+
+
+def _appends_without_sync(self: Store, entry: bytes) -> None:
+    self._file.write(entry)
+
+
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "an ack before the sync": (Partition, "when_durable", _answers_too_early),
+    "a position answered before it is durable": (InternalTopic, "when_durable", _answers_too_early),
+    "records served before they are durable": (Partition, "read", _reads_ahead),
+    "a torn tail is served": (scan, "fault", _serves_what_is_torn),
+    "the last stable offset is ignored": (
+        PartitionTransactions,
+        "last_stable_offset",
+        lambda _self, high_watermark: high_watermark,
+    ),
+    "readers are not told of aborts": (
+        PartitionTransactions,
+        "aborted_between",
+        lambda _self, _low, _high: [],
+    ),
+    "positions count before the decision": (OffsetTable, "commit_undecided", _commits_at_once),
+    "producers are forgotten in a restart": (ProducerState, "replay", lambda *_: None),
+    "metadata is not synced": (Store, "_append", _appends_without_sync),
+    "unknown directories are deleted": (topics, "set_right", _deletes_the_unknown),
+}
+
+
+def planted(bug: str) -> Planted:
+    """A broker that is made meanwhile has this bug."""
+    where, name, what = BUGS[bug]
+    return mock.patch.object(where, name, what)

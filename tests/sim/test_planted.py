@@ -1,0 +1,17 @@
+"""The judge of the simulation can say no: each planted bug is found by one of the first seeds."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.planted import BUGS, planted
+from tests.sim.simulation import Simulation
+
+SEEDS_MAX = 40
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    """L6 T2 C6 N4: a broker with this bug does not pass."""
+    with planted(bug):
+        found = any(Simulation(seed).run().findings for seed in range(SEEDS_MAX))
+    assert found, f"no seed below {SEEDS_MAX} shows {bug}"

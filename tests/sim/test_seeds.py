@@ -1,0 +1,48 @@
+"""Whole brokers under faults drawn from seeds; `python -m tests.sim` runs as many as wanted.
+
+Seeds run in a process of their own, as `tests.sim.__main__` says why; so what fails here fails there as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SEEDS, TOGETHER = 50, 10
+
+
+def simulate(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    command = [sys.executable, "-m", "tests.sim", *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def assert_sound(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("start", range(0, SEEDS, TOGETHER))
+def test_a_broker_keeps_its_promises_whatever_happens_to_it(start: int) -> None:
+    """L6 L4 P4 T2 C6: power losses, stops, pauses, cuts, full and failing disks, under every kind of load."""
+    assert_sound(simulate("--start", str(start), "--seeds", str(TOGETHER)))
+
+
+@pytest.mark.timeout(600)
+def test_several_brokers_in_one_simulation_keep_theirs() -> None:
+    """L6 W2: each for itself, on one loop and one network."""
+    assert_sound(simulate("--start", "1000", "--seeds", "2", "--nodes", "3"))
+
+
+@pytest.mark.timeout(600)
+def test_a_seed_gives_the_same_run_again_down_to_the_last_byte() -> None:
+    """L6: in another process, too, where everything lies at other addresses."""
+    first, again = (simulate("--start", "0", "--seeds", "3", "--digests") for _ in range(2))
+    assert_sound(first)
+    assert first.stdout.count("\n") == 3
+    assert first.stdout == again.stdout
