@@ -10,7 +10,7 @@ from unittest import mock
 from braidmq.broker import topics
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.partition import Partition
-from braidmq.broker.topic_directories import Survey
+from braidmq.broker.topic_directories import DirectorySurvey
 from braidmq.cluster.store import Store
 from braidmq.group.offsets import Committed, OffsetTable
 from braidmq.log import scan
@@ -46,7 +46,7 @@ def _serves_what_is_torn(view: Any, at: int, filled: int) -> str | None:
     return None if found is not None and "CRC" in found else found
 
 
-def _deletes_the_unknown(disk: Disk, root: Path, found: Survey) -> list[str]:
+def _deletes_the_unknown(disk: Disk, root: Path, found: DirectorySurvey) -> list[str]:
     for name in found.unknown:
         disk.remove_tree(root / name)
     return []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from braidmq.net.outbox import TURN_BYTES, Outbox, Sent
+from braidmq.platform.network import SocketNetwork
 
 TOTAL_BYTES = 4 * TURN_BYTES + 1
 
@@ -32,7 +33,7 @@ def test_a_client_that_never_fills_its_socket_gets_one_share_a_turn(tmp_path: Pa
     target = tmp_path / "socket"
     # A file stands for the socket: `sendfile` never finds it full, as with a client that reads all at once.
     with source.open("rb") as file, target.open("wb") as endless:
-        outbox = Outbox(cast("socket.socket", endless))
+        outbox = Outbox(cast("socket.socket", endless), SocketNetwork())
         outbox.put([HotRange(file, TOTAL_BYTES)])
         turns = []
         while outbox.send() is Sent.FULL:
