@@ -231,7 +231,7 @@ def _partition(topic: Topic, index: int) -> Partition:
     if not 0 <= index < len(topic.partitions):
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topic.name!r} has no partition {index}; it has {len(topic.partitions)}",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions; there is no partition {index}",
         )
     return topic.partitions[index]
 
