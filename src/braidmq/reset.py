@@ -39,7 +39,7 @@ def parse_reset(text: str) -> Reset:
     duration_ms = _duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else None
     if duration_ms is None:
         raise ValueError(
-            "it is earliest, latest, or by_duration: and an ISO 8601 duration such as PT12H or P7D"
+            "it must be earliest, latest, or by_duration: with an ISO 8601 duration such as PT12H or P7D"
         )
     return Reset(ResetKind.BY_DURATION, duration_ms)
 

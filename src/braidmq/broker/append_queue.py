@@ -35,7 +35,7 @@ class _QueuedBatch(NamedTuple):
 
 
 class AppendQueue:
-    """The line of one partition; it ends when nobody is left in it."""
+    """The queue of one partition; it ends when it is empty."""
 
     __slots__ = ("_busy", "_ended", "_inflating", "_partition", "_waiting")
 
@@ -50,10 +50,10 @@ class AppendQueue:
         self._waiting.append(_QueuedBatch(batch, now_ms, turn))
         if not self._busy:
             self._busy = True
-            self._partition.when_open(self._go_on)
+            self._partition.when_open(self._advance)
             self._partition.prefer_open()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         while self._waiting:
             first = self._waiting[0]
             if self._partition.is_open and self._partition.takes_long(first.batch):
@@ -81,6 +81,6 @@ class AppendQueue:
 
         def done(_: BaseException | None) -> None:
             self._take_turn(outcome)
-            self._go_on()
+            self._advance()
 
         self._inflating.submit(run, done)

@@ -49,7 +49,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-OFFSETS_PLACE: TopicPartition = (OFFSETS_TOPIC, 0)
+OFFSETS_PARTITION: TopicPartition = (OFFSETS_TOPIC, 0)
 """Where the offsets of every group are."""
 
 FINISH_WAIT_MAX_S = 1.0
@@ -285,7 +285,7 @@ class TransactionCoordinator:
         """
 
         def settled(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE and topic_partition == OFFSETS_PLACE:
+            if code is ErrorCode.NONE and topic_partition == OFFSETS_PARTITION:
                 self._groups.groups.decide(marker.producer_id, marker.committed)
             then(code)
 

@@ -129,12 +129,12 @@ class TxnGate:
     def _finish(self, waiting: list[_HeldBatch], producer: TxnProducer, code: ErrorCode) -> None:
         for one in waiting:
             try:
-                self._tell(one, producer, code)
+                self._answer(one, producer, code)
             except Exception:
                 # Its own trouble: the others in the queue still get their answer.
                 log.exception("%s: appending a batch of %r failed", one.partition, producer.transactional_id)
 
-    def _tell(self, one: _HeldBatch, producer: TxnProducer, code: ErrorCode) -> None:
+    def _answer(self, one: _HeldBatch, producer: TxnProducer, code: ErrorCode) -> None:
         if code is ErrorCode.NONE:
             one.then(code, one.guard)
             return

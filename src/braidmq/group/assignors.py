@@ -38,8 +38,8 @@ def assign_range(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) -
     for topic_id, count in sorted(topics.items()):
         sharing = [member_id for member_id in order if topic_id in readers[member_id].topics]
         start = 0
-        for place, member_id in enumerate(sharing):
-            share = count // len(sharing) + (place < count % len(sharing))
+        for index, member_id in enumerate(sharing):
+            share = count // len(sharing) + (index < count % len(sharing))
             plan[member_id] += [(topic_id, partition) for partition in range(start, start + share)]
             start += share
     return {member_id: frozenset(partitions) for member_id, partitions in plan.items()}
@@ -67,8 +67,8 @@ def assign_shared(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) 
     for subscription, members in alike.items():
         wanted = sorted(topic for topic in subscription if topic in topics)
         partitions = [(topic, number) for topic in wanted for number in range(topics[topic])]
-        for place, member_id in enumerate(members):
-            turn = place % len(partitions) if partitions else 0
+        for index, member_id in enumerate(members):
+            turn = index % len(partitions) if partitions else 0
             plan[member_id] = frozenset(partitions[turn :: len(members)])
     return plan
 

@@ -121,7 +121,7 @@ class ClassicGroup(Rebalancing):
                 codes.append(ErrorCode.NONE)
             except ApiError as error:
                 codes.append(error.code)
-        self._go_on_without(members_before, now_ms)
+        self._continue_without(members_before, now_ms)
         return codes, self._take_effects()
 
     def check_commit(

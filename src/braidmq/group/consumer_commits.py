@@ -60,6 +60,6 @@ def _has_since(
     group: ConsumerGroup | StreamsGroup, member_id: str, epoch: int, partitions: Iterable[TopicPartition]
 ) -> bool:
     """Whether there are any, and the member got all of them with that epoch or before it."""
-    owners = [group.owner(*place) for place in partitions]
+    owners = [group.owner(*one) for one in partitions]
     mine = (one is not None and one.member_id == member_id and one.since <= epoch for one in owners)
     return bool(owners) and all(mine)

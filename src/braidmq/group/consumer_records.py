@@ -143,8 +143,8 @@ class ConsumerLoader:
         if kind not in KEYS:
             return False
         if kind in _MEMBER_KEYS:
-            place = decode(ConsumerGroupMemberKey, kind, body)
-            of_member = self._values.setdefault((place.group_id, place.member_id), {})
+            member = decode(ConsumerGroupMemberKey, kind, body)
+            of_member = self._values.setdefault((member.group_id, member.member_id), {})
             if value is None:
                 of_member.pop(kind, None)
             else:
@@ -164,7 +164,7 @@ class ConsumerLoader:
     def forget(self, group_id: str) -> None:
         """A later record says that the group is of another protocol."""
         if self._epochs.pop(group_id, None) is not None:
-            self._values = {place: of for place, of in self._values.items() if place[0] != group_id}
+            self._values = {key: of for key, of in self._values.items() if key[0] != group_id}
 
     def groups(self) -> dict[str, StoredConsumerGroup]:
         """The groups that are left when everything has been read."""

@@ -307,7 +307,7 @@ class Groups:
         self._groups.setdefault(group_id, ShareGroup(group_id, self.settings))
 
     def make_share(self, group_id: str) -> None:
-        """A share group whose place is set before its first member joins. Raises ApiError."""
+        """A share group whose offsets are set before its first member joins. Raises ApiError."""
         self._check_room()
         self.add_share(group_id)
 

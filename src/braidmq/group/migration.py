@@ -85,7 +85,7 @@ def upgrade(group: ClassicGroup, made: ConsumerGroup, catalog: Catalog, now_ms: 
         subscription = _subscription(one.protocols)
         member.topics = frozenset(subscription.topics if subscription is not None else ())
         assigned = _with_ids(read_assignment(one.assignment) or {}, catalog)
-        member.assigned = frozenset(place for place in assigned if place not in made.owners)
+        member.assigned = frozenset(partition for partition in assigned if partition not in made.owners)
         made.adopt(member, now_ms, {})
     made.rewrite_all()
 

@@ -93,7 +93,7 @@ class OffsetTable:
         return bool(self._committed or self._undecided)
 
     def has_more_than(self, partitions: list[TopicPartition]) -> bool:
-        """Whether anything is left without these places, which are some of its own."""
+        """Whether anything is left without these partitions, which are some of its own."""
         return len(self._committed) > len(partitions) or bool(self._undecided)
 
     def commit(self, topic: str, partition: int, committed: Committed) -> None:
@@ -155,7 +155,7 @@ class OffsetTable:
         return list(self._undecided)
 
     def decide(self, producer_id: int, committed: bool) -> list[TopicPartition]:
-        """The transaction has ended; returns the places it had written."""
+        """The transaction has ended; returns the partitions it had written."""
         partitions = self._undecided.pop(producer_id, {})
         if committed:
             self._committed.update(partitions)

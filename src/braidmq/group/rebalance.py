@@ -65,7 +65,7 @@ class Rebalancing:
         ]
         for member in silent:
             self._remove(member)
-        self._go_on_without(members_before, now_ms)
+        self._continue_without(members_before, now_ms)
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._drop_those_who_did_not_sync(now_ms)
         if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
@@ -221,7 +221,7 @@ class Rebalancing:
             self._effects.append(Reply(token, Joined(code, member.member_id)))
         self._answer_sync(member, Synced(code))
 
-    def _go_on_without(self, members_before: int, now_ms: int) -> None:
+    def _continue_without(self, members_before: int, now_ms: int) -> None:
         """Once for all who have left together: a rebalance may have waited for any of them."""
         if len(self.roster) < members_before or self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._rebalance_or_complete(now_ms)

@@ -209,16 +209,16 @@ def _repartition_counts(topology: Topology, count_of: Callable[[str], int]) -> d
     # in the round in which it learns the first such number, or in the next if its place in this one is past.
     readers: dict[str, list[int]] = {}
     rounds: list[tuple[int, int]] = []
-    for place, part in enumerate(topology.subtopologies):
+    for index, part in enumerate(topology.subtopologies):
         if part.sources or any(topic.name in counts for topic in part.repartition_sources):
-            rounds.append((0, place))
+            rounds.append((0, index))
         else:
             for topic in part.repartition_sources:
-                readers.setdefault(topic.name, []).append(place)
-    entered = {place for _, place in rounds}
+                readers.setdefault(topic.name, []).append(index)
+    entered = {index for _, index in rounds}
     while rounds:
-        number, place = heapq.heappop(rounds)
-        part = topology.subtopologies[place]
+        number, index = heapq.heappop(rounds)
+        part = topology.subtopologies[index]
         known = [count_of(name) for name in part.sources]
         known += [counts[topic.name] for topic in part.repartition_sources if topic.name in counts]
         for name in part.repartition_sinks:
@@ -228,7 +228,7 @@ def _repartition_counts(topology: Topology, count_of: Callable[[str], int]) -> d
             for reader in readers.get(name, ()):
                 if reader not in entered:
                     entered.add(reader)
-                    heapq.heappush(rounds, (number + (reader <= place), reader))
+                    heapq.heappush(rounds, (number + (reader <= index), reader))
     for part in topology.subtopologies:
         if any(name not in counts for name in part.repartition_sinks):
             raise _invalid("repartition topics depend on each other in a circle")

@@ -107,7 +107,7 @@ def recover(disk: Disk, directory: str, names: Sequence[str]) -> list[str]:
 
 
 def replaced(names: Sequence[str]) -> set[int]:
-    """Base offsets of old segments that are still there though the file in their place counts already."""
+    """Base offsets of old segments that are still there though the file that replaces them is valid."""
     found: set[int] = set()
     for name in names:
         if name.endswith(SWAP_SUFFIX) and f"{name[:OFFSET_DIGITS]}{CLEANED_SUFFIX}{LOG_SUFFIX}" not in names:

@@ -211,8 +211,8 @@ class PartitionTransactions:
             if opened.producer_epoch != header.producer_epoch:
                 raise _invalid_state(header, f"a transaction of epoch {opened.producer_epoch} has not ended")
             return
-        standing = self._guards.get(header.producer_id)
-        if guard is None or guard is not standing or guard.producer_epoch != header.producer_epoch:
+        current = self._guards.get(header.producer_id)
+        if guard is None or guard is not current or guard.producer_epoch != header.producer_epoch:
             raise _invalid_state(header, "the batch was not verified as part of a transaction")
         if header.base_sequence > guard.lowest_sequence:
             raise ApiError(

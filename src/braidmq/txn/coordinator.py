@@ -189,7 +189,7 @@ class Transactions:
             return [Reply(token, Added(code_for(error.code, api, request.version)))]
 
     def add_offsets(self, request: AddPartitions, token: Token, now: Moment) -> list[Effect]:
-        """AddOffsetsToTxn: its place is the partition of the offsets topic that holds the group's offsets."""
+        """AddOffsetsToTxn: adds the partition of the offsets topic that holds the group's offsets."""
         return self.add_partitions(request, token, now, Api.ADD_OFFSETS_TO_TXN)
 
     def _add_partitions(self, request: AddPartitions, token: Token, now: Moment, api: Api) -> list[Effect]:
@@ -210,7 +210,7 @@ class Transactions:
         return self._change(entry, to, Reply(token, Added(ErrorCode.NONE)))
 
     def verify(self, request: AddPartitions) -> dict[TopicPartition, ErrorCode]:
-        """AddPartitionsToTxn with verify_only: whether each place takes part in the transaction as it is.
+        """AddPartitionsToTxn with verify_only: whether each partition takes part in the transaction as it is.
 
         Codes are for a reader of the newest version; `versions.code_for` puts them into a client's words.
         """
@@ -315,7 +315,7 @@ class Transactions:
     def markers_written(
         self, transactional_id: str, marker: Marker, partitions: tuple[TopicPartition, ...], now: Moment
     ) -> list[Effect]:
-        """The marker is durable in these places, or they are gone for ever (their topic was deleted)."""
+        """The marker is durable in these partitions, or they are gone for good (their topic was deleted)."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.current is None or not self._is_of(marker, entry.current):
             return []
@@ -323,7 +323,7 @@ class Transactions:
         return [] if entry.unwritten or entry.pending else self._complete(entry, entry.current, now)
 
     def markers_failed(self, transactional_id: str, marker: Marker, now: Moment) -> None:
-        """Some place could not take the marker; those that are still missing are tried again."""
+        """Some partition could not take the marker; those that are still missing are tried again."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.current is not None and self._is_of(marker, entry.current):
             self._retry(entry, entry.current, now)

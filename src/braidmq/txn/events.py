@@ -45,7 +45,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """One transaction of an AddPartitionsToTxn, or an AddOffsetsToTxn with the place of a group's offsets."""
+    """One transaction of an AddPartitionsToTxn, or an AddOffsetsToTxn with the partition of the offsets."""
 
     transactional_id: str
     producer_id: int

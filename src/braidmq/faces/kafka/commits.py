@@ -96,7 +96,7 @@ async def offset_commit(
 
 
 @lru_cache(maxsize=ANSWERS_KEPT)
-def _all_committed(places: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> OffsetCommitResponse:
+def _all_committed(topics: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> OffsetCommitResponse:
     """The answer a consumer gets nearly every time; it commits the same partitions again and again."""
     return OffsetCommitResponse(
         topics=[
@@ -105,7 +105,7 @@ def _all_committed(places: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> Of
                 topic_id=topic_id,
                 partitions=[OffsetCommitResponsePartition(partition_index=index) for index in indexes],
             )
-            for name, topic_id, indexes in places
+            for name, topic_id, indexes in topics
         ]
     )
 

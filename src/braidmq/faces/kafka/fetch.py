@@ -23,7 +23,7 @@ from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.fetch import FetchRequest, PartitionResult
+from braidmq.wire.fetch import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
@@ -37,7 +37,7 @@ _RANGES_MAX = 500
 _RANGES_SHARE = 4
 """Nor may it take more than this part of all files that may be open."""
 
-Results = dict[SessionPartition, PartitionResult]
+Results = dict[SessionPartition, FetchResult]
 
 
 class FetchHandler:
@@ -184,7 +184,7 @@ class FetchPass:
                 self._budget -= records.size
                 self._ranges += 1
             aborted = _aborted(partition, wanted, records) if committed else None
-            self._results[wanted] = PartitionResult(
+            self._results[wanted] = FetchResult(
                 part.index, _OK, high, stable, start, aborted, _NO_REPLICA,
                 _EMPTY if records is None else records,
             )  # fmt: skip
@@ -204,7 +204,7 @@ class FetchPass:
     def answer(self) -> Parts:
         """The response: in a session only what is new to the client."""
         session, wanted, incremental = self._context
-        topics: dict[tuple[str | None, bytes | None], list[PartitionResult]] = {}
+        topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
         for each in wanted:
             result = self._results.get(each)
             if result is None or (incremental and not _is_news(each, result)):
@@ -320,7 +320,7 @@ def _aborted(
     return [(one.producer_id, one.first_offset) for one in found]
 
 
-def _is_news(wanted: SessionPartition, result: PartitionResult) -> bool:
+def _is_news(wanted: SessionPartition, result: FetchResult) -> bool:
     return (
         bool(result.records)
         or result.code != _OK
@@ -329,5 +329,5 @@ def _is_news(wanted: SessionPartition, result: PartitionResult) -> bool:
     )
 
 
-def _refused(index: int, error: ApiError) -> PartitionResult:
-    return PartitionResult(index, int(error.code), -1, -1, -1, None, _NO_REPLICA, _EMPTY)
+def _refused(index: int, error: ApiError) -> FetchResult:
+    return FetchResult(index, int(error.code), -1, -1, -1, None, _NO_REPLICA, _EMPTY)

@@ -29,7 +29,7 @@ from braidmq.wire import produce as wire
 from braidmq.wire.api import Api
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode, RecordsRefused
-from braidmq.wire.produce import PartitionResult, ProduceRequest
+from braidmq.wire.produce import ProduceRequest, ProduceResult
 from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, parse_header
 
 log = logging.getLogger("braid.produce")
@@ -51,7 +51,7 @@ _RETRIED = (
 )
 
 
-Answer = list[tuple[str | None, bytes | None, list[PartitionResult]]]
+Answer = list[tuple[str | None, bytes | None, list[ProduceResult]]]
 
 
 class Closable(Protocol):
@@ -65,7 +65,7 @@ class _Wait(NamedTuple):
 
     partition: Partition
     offset: int
-    results: list[PartitionResult]
+    results: list[ProduceResult]
     at: int
 
 
@@ -75,7 +75,7 @@ class _Question(NamedTuple):
     partition: Partition
     producer: TxnProducer
     batch: bytearray
-    results: list[PartitionResult]
+    results: list[ProduceResult]
     at: int
 
 
@@ -84,7 +84,7 @@ class _Held(NamedTuple):
 
     partition: Partition
     batch: bytearray
-    results: list[PartitionResult]
+    results: list[ProduceResult]
     at: int
 
 
@@ -118,7 +118,7 @@ class ProduceHandler:
         answer: Answer = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
-            results: list[PartitionResult] = []
+            results: list[ProduceResult] = []
             answer.append((name, topic_id, results))
             for index, records in partitions:
                 error = refusal or missing
@@ -159,12 +159,12 @@ class ProduceHandler:
             code = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is not None and topic.internal:
             return None, ApiError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is written by the broker alone"
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to topic {topic.name!r}"
             )
         if topic is not None:
             return topic, None
         return None, ApiError(
-            code, f"there is no topic {(name or '')[:60]!r} here; create it, or refresh the metadata"
+            code, f"there is no topic {(name or '')[:60]!r}; create it, or refresh the metadata"
         )
 
     def _append(
@@ -173,8 +173,8 @@ class ProduceHandler:
         index: int,
         records: bytes | memoryview | None,
         state: _RequestState,
-        results: list[PartitionResult],
-    ) -> PartitionResult:
+        results: list[ProduceResult],
+    ) -> ProduceResult:
         """Appends to one partition; `results` is where the caller puts what this returns."""
         try:
             partition = _partition(topic, index)
@@ -204,7 +204,7 @@ class ProduceHandler:
         most = self._broker.config.produce_waiting_bytes_max
         if self.waiting_bytes and self.waiting_bytes + size > most:
             raise ApiError(
-                _RETRIED_AS, f"produce.waiting.bytes.max={most}, and so many bytes wait to be appended"
+                _RETRIED_AS, f"produce.waiting.bytes.max={most} bytes already wait to be appended; try again"
             )
         self.waiting_bytes += size
 
@@ -231,7 +231,7 @@ def _partition(topic: Topic, index: int) -> Partition:
     if not 0 <= index < len(topic.partitions):
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions, {index} is not one",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions; there is no partition {index}",
         )
     return topic.partitions[index]
 
@@ -330,7 +330,7 @@ class _WaitingProduce:
             return
         except Exception:
             # Nobody else would answer: the request has left its connection's hands.
-            log.exception("%s: a batch could not be appended", partition)
+            log.exception("%s: appending a batch failed", partition)
             why = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{partition}: the batch could not be appended")
             results[at] = _refused(partition.index, why)
             self._done()
@@ -346,7 +346,7 @@ class _WaitingProduce:
             if code is not ErrorCode.NONE:
                 wait.results[wait.at] = _refused(
                     wait.partition.index,
-                    ApiError(code, f"{wait.partition}: the records could not be brought to disk"),
+                    ApiError(code, f"{wait.partition}: the records could not be written to disk"),
                 )
             self._done()
 
@@ -363,8 +363,8 @@ class _WaitingProduce:
             self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
 
 
-def _accepted(partition: Partition, appended: AppendResult) -> PartitionResult:
-    return PartitionResult(
+def _accepted(partition: Partition, appended: AppendResult) -> ProduceResult:
+    return ProduceResult(
         partition.index,
         _OK,
         appended.base_offset,
@@ -374,10 +374,12 @@ def _accepted(partition: Partition, appended: AppendResult) -> PartitionResult:
     )
 
 
-def _refused(index: int, error: ApiError) -> PartitionResult:
+def _refused(index: int, error: ApiError) -> ProduceResult:
     blamed = error.records if isinstance(error, RecordsRefused) else ()
-    return PartitionResult(index, int(error.code), -1, -1, -1, error.message, blamed)
+    return ProduceResult(index, int(error.code), -1, -1, -1, error.message, blamed)
 
 
-_UNDECIDED = _refused(-1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator has not answered"))
+_UNDECIDED = _refused(
+    -1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the transaction coordinator did not answer")
+)
 """Stands for a result until there is one."""

@@ -45,9 +45,7 @@ async def share_acknowledge(
 ) -> ShareAcknowledgeResponse:
     try:
         if request.share_session_epoch == INITIAL_EPOCH:
-            raise ApiError(
-                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a fetch, not with this"
-            )
+            raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a ShareFetch")
         check_names(face, request.group_id, request.member_id)
         session = face.share_sessions.go_on(
             request.group_id or "", request.member_id or "", request.share_session_epoch, context.connection
@@ -80,7 +78,7 @@ async def share_acknowledge(
 def check_names(face: KafkaFace, group_id: str | None, member_id: str | None) -> None:
     """Raises ApiError unless there is such a share group and somebody asks."""
     if not group_id or not member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a share session has a group and a member")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a share session needs a group id and a member id")
     if not isinstance(face.broker.coordinator.groups.find(group_id), ShareGroup):
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
@@ -143,8 +141,10 @@ def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
     if part is not None:
         return part
     if face.broker.topics.find_by_id(key[0]) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-    raise ApiError(ErrorCode.INVALID_RECORD_STATE, f"nothing of partition {key[1]} was handed out")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    raise ApiError(
+        ErrorCode.INVALID_RECORD_STATE, f"no record of partition {key[1]} was handed out to this group"
+    )
 
 
 def _read(batch: AcknowledgementBatch, renews: bool) -> Acknowledgement:
@@ -153,5 +153,5 @@ def _read(batch: AcknowledgementBatch, renews: bool) -> Acknowledgement:
         verdict for verdict in verdicts if verdict is not None and (renews or verdict is not Verdict.RENEW)
     )
     if len(known) < len(verdicts):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "there is no such acknowledge type here")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "unknown acknowledge type")
     return Acknowledgement(batch.first_offset, batch.last_offset, known)

@@ -78,7 +78,7 @@ def _session(face: KafkaFace, request: ShareFetchRequest, context: RequestContex
     forgotten = [(it.topic_id, index) for it in request.forgotten_topics_data for index in it.partitions]
     if epoch == INITIAL_EPOCH:
         if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a session that begins has nothing to acknowledge")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a new share session has nothing to acknowledge yet")
         session = face.share_sessions.begin(group_id, member_id, context.connection)
     else:
         session = face.share_sessions.go_on(group_id, member_id, epoch, context.connection)
@@ -256,5 +256,5 @@ def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
     if part is not None:
         return part
     if face.broker.topics.find_by_id(key[0]) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key[1]}")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {key[1]}")

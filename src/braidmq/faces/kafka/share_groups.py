@@ -123,7 +123,7 @@ def _group(face: KafkaFace, group_id: str) -> ShareGroup:
 
 
 def _idle_group(face: KafkaFace, group_id: str) -> None:
-    """Raises ApiError unless this is a share group whose place may be changed."""
+    """Raises ApiError unless this is a share group whose offsets may be changed."""
     if _group(face, group_id).members:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
 
@@ -254,7 +254,7 @@ async def _alter(
         await face.broker.share_delivery.move(
             SharePartitionKey(group_id, topic.id, wanted.partition_index), wanted.start_offset
         )
-        # A group without a place is forgotten now and then, and this one had none until now.
+        # A group without offsets is forgotten now and then, and this one had none until now.
         face.broker.coordinator.groups.add_share(group_id)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
-from braidmq.broker.txn_coordinator import OFFSETS_PLACE
+from braidmq.broker.txn_coordinator import OFFSETS_PARTITION
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.txn import views
 from braidmq.txn.events import AddPartitions, End, TopicPartition
@@ -121,7 +121,7 @@ async def add_offsets_to_txn(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        frozenset({OFFSETS_PLACE}),
+        frozenset({OFFSETS_PARTITION}),
         context.version,
     )
     try:
