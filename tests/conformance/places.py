@@ -1,0 +1,58 @@
+"""The metadata stores that the conformance suite runs against, each opened fresh and empty."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from braidmq.cluster.file_store import FileStore
+from braidmq.cluster.kv_store import KvStore
+from braidmq.cluster.metadata_store import Change, MetadataStore, Watch
+from braidmq.platform.clock import SystemClock
+from braidmq.platform.disk import RealDisk
+
+PATIENCE_S = 60.0
+
+Opener = Callable[[], AbstractAsyncContextManager[MetadataStore]]
+Result = TypeVar("Result")
+numbers = itertools.count(1)
+
+
+def run(place: Opener, story: Callable[[MetadataStore], Awaitable[Result]]) -> Result:
+    """Runs a story with a store of its own."""
+
+    async def tell() -> Result:
+        async with place() as store:
+            return await asyncio.wait_for(story(store), PATIENCE_S)
+
+    return asyncio.run(tell())
+
+
+async def take(watch: Watch, count: int) -> list[Change]:
+    """The next changes of a watch."""
+    return [await asyncio.wait_for(anext(watch), PATIENCE_S) for _ in range(count)]
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[MetadataStore]:
+    store = KvStore(SystemClock())
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def file(directory: Path) -> AsyncIterator[MetadataStore]:
+    directory.mkdir(parents=True, exist_ok=True)
+    store = FileStore(RealDisk(), directory, SystemClock())
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
