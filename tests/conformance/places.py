@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from braidmq.cluster.etcd_address import parse_etcd_address
 from braidmq.cluster.file_store import FileStore
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.metadata_store import Change, MetadataStore, Watch
@@ -87,3 +88,17 @@ async def served_tcp(directory: Path) -> AsyncIterator[MetadataStore]:
         finally:
             await client.close()
             await server.close()
+
+
+@asynccontextmanager
+async def etcd(endpoints: str, options: str = "") -> AsyncIterator[MetadataStore]:
+    """A prefix of its own in an etcd that is shared with other tests."""
+    from braidmq.cluster.etcd_store import EtcdStore
+
+    address = parse_etcd_address(f"etcd://{endpoints}/test/{next(numbers)}{options}")
+    store = EtcdStore(address)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
