@@ -269,6 +269,22 @@ def test_a_watch_waits_for_a_revision_to_come(place: Opener) -> None:
     run(place, story)
 
 
+def test_giving_up_waiting_for_a_change_loses_none(place: Opener) -> None:
+    """N4: a reader may wait with a time-out, as often as it likes."""
+
+    async def story(store: MetadataStore) -> None:
+        base = await store.commit(puts=[Put("k", b"0")])
+        watch = store.watch("k", base)
+        for number in range(1, 4):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(watch), 0.05)
+            await store.commit(puts=[Put("k", b"%d" % number)])
+            assert [change.revision for change in await take(watch, 1)] == [base + number]
+        await watch.close()
+
+    run(place, story)
+
+
 def test_closing_a_watch_ends_whoever_waits_for_it(place: Opener) -> None:
     """N4: the iteration ends; it does not hang."""
 

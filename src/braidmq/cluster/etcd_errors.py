@@ -64,7 +64,8 @@ def final_error(code: str, text: str) -> StoreError:
     if "requested lease not found" in text:
         return Expired("the lease has ended")
     if code == "PERMISSION_DENIED":
-        return Refused(f"etcd denies it: {text}; grant the user readwrite on the prefix")
+        hint = "grant the user readwrite on the prefix, or name one with ?user=NAME&password-file=FILE"
+        return Refused(f"etcd denies it: {text}; {hint}")
     if "user name is empty" in text:
         return Refused("etcd wants a user: add ?user=NAME&password-file=FILE to its address")
     if "invalid user ID or password" in text:

@@ -82,9 +82,9 @@ class EtcdStore:
     """A metadata store under a prefix of an etcd cluster. `start` it before use; `close` it at the end."""
 
     def __init__(self, address: EtcdAddress) -> None:
-        self._address = address
+        self.address = address
         self._root = address.prefix.encode()
-        self._endpoints: list[_Endpoint] = []
+        self.endpoints: list[_Endpoint] = []
         self.preferred = 0
         self._password = ""
         self._token: str | None = None
@@ -94,9 +94,9 @@ class EtcdStore:
 
     async def start(self) -> None:
         """Reads the credentials and begins to look at the endpoints; requests wait for a connection."""
-        address = self._address
+        address = self.address
         credentials = _credentials(address) if address.tls else None
-        self._endpoints = [_Endpoint(str(each), credentials) for each in address.endpoints]
+        self.endpoints = [_Endpoint(str(each), credentials) for each in address.endpoints]
         if address.password_file is not None:
             self._password = address.password_file.read_text().rstrip("\r\n")
             if not address.tls:
@@ -109,7 +109,7 @@ class EtcdStore:
         if self._examining is not None:
             self._examining.cancel()
             await asyncio.gather(self._examining, return_exceptions=True)
-        endpoints, self._endpoints = self._endpoints, []
+        endpoints, self.endpoints = self.endpoints, []
         for endpoint in endpoints:
             await endpoint.channel.close()
 
@@ -199,13 +199,13 @@ class EtcdStore:
     ) -> Any:
         """Asks endpoints in turn until one answers. With `once`, not again if it may have been done."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._address.timeout_s
+        deadline = loop.time() + self.address.timeout_s
         why = "no endpoint can be reached"
         tries_of_token = 0
         while (left := deadline - loop.time()) > 0:
             endpoint = await self.connected(self.preferred, deadline)
             # A commit has all the time there is; anything else may be asked of another endpoint as well.
-            patience = left if once else min(left, max(self._address.timeout_s / 3, 1.0))
+            patience = left if once else min(left, max(self.address.timeout_s / 3, 1.0))
             sent = False
             try:
                 metadata = await self.metadata(endpoint)
@@ -213,6 +213,10 @@ class EtcdStore:
                 return await method(endpoint)(request, timeout=patience, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 code, text = error.code().name, error.details() or ""
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                raise StoreClosed("the metadata store was closed during a request") from None
             meaning = fate(code, text)
             why = explain(code, text)
             if meaning is Fate.COMPACTED:
@@ -236,33 +240,30 @@ class EtcdStore:
         """An endpoint with a connection, the given one if it has; `Unavailable` if none has in time."""
         loop = asyncio.get_running_loop()
         while True:
-            for number in range(len(self._endpoints)):
-                endpoint = self._endpoints[(first + number) % len(self._endpoints)]
+            for number in range(len(self.endpoints)):
+                endpoint = self.endpoints[(first + number) % len(self.endpoints)]
                 if await endpoint.is_connected():
                     return endpoint
-            if not self._endpoints:
+            if not self.endpoints:
                 raise StoreClosed("the metadata store is closed")
             if deadline is not None and loop.time() >= deadline:
-                names = ", ".join(endpoint.name for endpoint in self._endpoints)
+                names = ", ".join(endpoint.name for endpoint in self.endpoints)
                 raise Unavailable(f"etcd cannot be reached at {names}")
             await asyncio.sleep(PAUSE_S)
 
     def avoid(self, endpoint: _Endpoint) -> None:
         """Asks another one first from now on."""
-        if self._endpoints and self._endpoints[self.preferred % len(self._endpoints)] is endpoint:
-            self.preferred = (self.preferred + 1) % len(self._endpoints)
-
-    def place_after(self, endpoint: _Endpoint) -> int:
-        return self._endpoints.index(endpoint) + 1 if endpoint in self._endpoints else 0
+        if self.endpoints and self.endpoints[self.preferred % len(self.endpoints)] is endpoint:
+            self.preferred = (self.preferred + 1) % len(self.endpoints)
 
     async def metadata(self, endpoint: _Endpoint) -> tuple[tuple[str, str], ...]:
-        user = self._address.user
+        user = self.address.user
         if user is None:
             return (("hasleader", "true"),)
         async with self._token_lock:
             if self._token is None:
                 request = rpc.AuthenticateRequest(name=user, password=self._password)
-                answer = await endpoint.auth.Authenticate(request, timeout=self._address.timeout_s)
+                answer = await endpoint.auth.Authenticate(request, timeout=self.address.timeout_s)
                 self._token = answer.token
             return (("hasleader", "true"), ("token", self._token))
 
@@ -273,7 +274,7 @@ class EtcdStore:
 
     async def examine(self) -> list[str]:
         """What is wrong with the endpoints: out of reach, without a leader, full, of a dangerous version."""
-        found = await asyncio.gather(*(self._examine(endpoint) for endpoint in self._endpoints))
+        found = await asyncio.gather(*(self._examine(endpoint) for endpoint in self.endpoints))
         return [complaint for complaints in found for complaint in complaints]
 
     async def _examine(self, endpoint: _Endpoint) -> list[str]:
@@ -344,16 +345,10 @@ class EtcdWatch:
         return self
 
     async def __anext__(self) -> Change:
-        try:
-            while not self._closed:
-                if self._changes:
-                    return self._changes.popleft()
-                await self._receive()
-        except asyncio.CancelledError:
-            # Closing cancels the stream; a task that is itself cancelled wants to know of it.
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
-                raise
+        while not self._closed:
+            if self._changes:
+                return self._changes.popleft()
+            await self._receive()
         raise StopAsyncIteration
 
     async def close(self) -> None:
@@ -365,7 +360,7 @@ class EtcdWatch:
         """Takes the next message, on a stream that is opened if there is none."""
         try:
             if self._stream is None:
-                await self._open()
+                self._stream = await self._open()
             answer = await asyncio.wait_for(self._stream.read(), WATCH_SILENCE_S_MAX)
         except grpc.aio.AioRpcError as error:
             code, text = error.code().name, error.details() or ""
@@ -378,9 +373,12 @@ class EtcdWatch:
             await self._leave_endpoint()
         except TimeoutError:
             log.info("a watch of etcd was silent for %g s and is opened elsewhere", WATCH_SILENCE_S_MAX)
+            await self._leave_endpoint()
+        except asyncio.CancelledError:
+            # A read that is cancelled takes its stream with it; the next one opens another.
             self._drop_stream()
-            if self._endpoint is not None:
-                self._first = self._store.place_after(self._endpoint)
+            if _is_cancelled():
+                raise
         else:
             if answer is grpc.aio.EOF:
                 await self._leave_endpoint()
@@ -389,29 +387,25 @@ class EtcdWatch:
             else:
                 self._take(answer)
 
-    async def _open(self) -> None:
-        endpoint = await self._store.connected(self._first, None)
-        if self._closed:
-            return
-        self._endpoint = endpoint
+    async def _open(self) -> Any:
         self._unfinished.clear()
+        self._endpoint = endpoint = await self._store.connected(self._first, None)
         stream = endpoint.watch.Watch(metadata=await self._store.metadata(endpoint))
-        self._stream = stream
         key, end = self._range
         create = rpc.WatchCreateRequest(
             key=key, range_end=end, start_revision=max(1, self._position), fragment=True
         )
         await stream.write(rpc.WatchRequest(create_request=create))
+        return stream
 
     async def _canceled(self, answer: Any) -> None:
         if answer.compact_revision:
             raise Lost(int(answer.compact_revision))
         reason = answer.cancel_reason
-        meaning = fate("UNAVAILABLE", reason)
-        if meaning is Fate.NEW_TOKEN:
-            self._store.forget_token()
         if "permission denied" in reason:
             raise final_error("PERMISSION_DENIED", reason)
+        if fate("UNAVAILABLE", reason) is Fate.NEW_TOKEN:
+            self._store.forget_token()
         await self._leave_endpoint()
 
     def _take(self, answer: Any) -> None:
@@ -434,8 +428,8 @@ class EtcdWatch:
 
     async def _leave_endpoint(self) -> None:
         self._drop_stream()
-        if self._endpoint is not None:
-            self._first = self._store.place_after(self._endpoint)
+        if self._endpoint in self._store.endpoints:
+            self._first = self._store.endpoints.index(self._endpoint) + 1
         await asyncio.sleep(PAUSE_S)
 
     def _drop_stream(self) -> None:
@@ -478,6 +472,12 @@ class _Compacted(Exception):
 
 class _TooLarge(Exception):
     """An answer is larger than a message may be."""
+
+
+def _is_cancelled() -> bool:
+    """Whether it is us who are cancelled: gRPC raises the same for a call that was."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _ask_stream(stream: Any, request: Any) -> Any:
