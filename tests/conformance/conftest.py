@@ -16,11 +16,10 @@ LOCAL = {"file": places.file, "served-unix": places.served_unix, "served-tcp": p
 MEMBERS = {"etcd-1": 1, "etcd-3": 3}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with etcd run in one process, which starts it once."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents and "etcd" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("etcd"))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of this folder with etcd run in one process, which starts it once."""
+    if "etcd" in item.nodeid:
+        item.add_marker(pytest.mark.xdist_group("etcd"))
 
 
 @pytest.fixture(scope="session")

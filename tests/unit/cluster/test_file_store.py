@@ -158,8 +158,8 @@ def test_renewals_do_not_wait_for_the_disk() -> None:
             assert await store.renew(lease.lease_id) == 10
         reading = asyncio.ensure_future(store.get("k"))
         watch = asyncio.ensure_future(anext(store.watch("k", 0)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
         # Nobody hears of what is not on disk yet.
         assert [task.done() for task in (commit, reading, watch)] == [False] * 3
         gate.set()
