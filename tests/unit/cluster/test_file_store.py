@@ -88,6 +88,12 @@ async def value(store: FileStore, key: str) -> bytes | None:
     return item and item.value
 
 
+async def turns() -> None:
+    """Lets every task go on as far as it can."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
 def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     """N4: items with their revisions, the history, and the store's identity."""
 
@@ -156,10 +162,10 @@ def test_renewals_do_not_wait_for_the_disk() -> None:
         for _ in range(5):
             clock.advance_ms(6_000)
             assert await store.renew(lease.lease_id) == 10
+        await turns()
         reading = asyncio.ensure_future(store.get("k"))
         watch = asyncio.ensure_future(anext(store.watch("k", 0)))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns()
         # Nobody hears of what is not on disk yet.
         assert [task.done() for task in (commit, reading, watch)] == [False] * 3
         gate.set()
@@ -275,6 +281,30 @@ def test_a_full_disk_refuses_a_commit_and_the_store_goes_on() -> None:
         clock.advance_ms(5_000)  # the lease did not gain time by this
         await store.commit(puts=[Put("c", b"")])
         assert await store.get("a") is None
+        await store.close()
+
+    told(story)
+
+
+def test_a_lease_that_cannot_be_ended_on_a_full_disk_is_tried_again_later() -> None:
+    """N4: with a pause, and it ends when there is room."""
+
+    async def story() -> None:
+        disk, clock = data_disk(), SimClock()
+        store = await opened(disk, clock=clock)
+        lease = await store.lease(2)
+        await store.commit(puts=[Put("k", b"", lease.lease_id)])
+        operations: list[str] = []
+        disk.on_operation = operations.append
+        disk.room_bytes = 1
+        clock.advance_ms(2_000)
+        for _ in range(20):
+            await store.get("k")
+        assert 0 < len(operations) < 8
+        disk.room_bytes = None
+        clock.advance_ms(1_000)
+        await store.commit(puts=[Put("other", b"")])
+        assert await store.get("k") is None
         await store.close()
 
     told(story)

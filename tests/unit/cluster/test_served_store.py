@@ -203,6 +203,38 @@ def test_a_silent_connection_is_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     told(tmp_path, story)
 
 
+def test_a_renewal_does_not_wait_behind_a_commit(tmp_path: Path) -> None:
+    """N4: a slow disk of the server must not end the leases of its clients."""
+
+    async def story() -> None:
+        gate = asyncio.Event()
+        gate.set()
+
+        async def gated(job: Callable[[], None]) -> None:
+            await gate.wait()
+            job()
+
+        store = FileStore(RealDisk(), tmp_path, SystemClock(), gated)
+        await store.start()
+        server = StoreServer(store)
+        await server.listen_unix(tmp_path / "socket")
+        client = ServedStore(f"unix:{tmp_path / 'socket'}")
+        await client.start()
+        lease = await client.lease(60)
+        gate.clear()
+        commit = asyncio.ensure_future(client.commit(puts=[Put("k", b"")]))
+        await asyncio.sleep(0.05)
+        assert await client.renew(lease.lease_id) == 60
+        assert not commit.done()
+        gate.set()
+        assert await commit == 2
+        await client.close()
+        await server.close()
+        await store.close()
+
+    asyncio.run(story())
+
+
 def test_nobody_listening_is_unavailable_and_nothing_was_done(tmp_path: Path) -> None:
     """N4: a commit that could not be sent is not Unknown; the message says where and why."""
 
