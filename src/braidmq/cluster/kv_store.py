@@ -52,7 +52,7 @@ Answer = TypeVar("Answer")
 class _Waiting:
     """A request: what decides its step, what answers it once the step is taken, and who waits."""
 
-    __slots__ = ("answer", "decide", "future", "outcome", "size", "unsure")
+    __slots__ = ("answer", "decide", "future", "outcome", "size", "stepped", "unsure")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class _Waiting:
         self.size = size
         self.unsure = unsure
         """What it is told if nobody knows whether its step is on disk."""
+        self.stepped = False
         self.outcome: object = None
 
     def tell(self, error: StoreError | None = None) -> None:
@@ -196,6 +197,7 @@ class KvStore:
                 await asyncio.wait_for(self._wake.wait(), pause)
 
     async def _batch(self) -> None:
+        deadlines = self._kv.deadlines()
         steps = self._end_leases()
         taken: list[_Waiting] = []
         size = 0
@@ -208,6 +210,7 @@ class KvStore:
                 if step is not None:
                     self._kv.apply(step, self._clock.monotonic())
                     steps.append(step)
+                    request.stepped = True
                 request.outcome = request.answer()
             except StoreError as error:
                 request.outcome = error
@@ -215,7 +218,7 @@ class KvStore:
             try:
                 await self._write(steps)
             except OSError as error:
-                await self._take_back(taken, error)
+                await self._take_back(taken, deadlines, error)
                 return
         self._shown = self._kv.revision
         for request in taken:
@@ -235,9 +238,13 @@ class KvStore:
                 steps.append(step)
         return steps
 
-    async def _take_back(self, taken: Sequence[_Waiting], error: OSError) -> None:
-        """A batch could not be written: the state is again what the journal holds, if that is known."""
-        deadlines = self._kv.deadlines()
+    async def _take_back(
+        self, taken: Sequence[_Waiting], deadlines: dict[int, float], error: OSError
+    ) -> None:
+        """A batch could not be written: the state is again what the journal holds, if that is known.
+
+        Leases have the deadlines they had before the batch, or the later ones of renewals since.
+        """
         try:
             kv = await self._reload()
         except (OSError, StoreError) as unreadable:
@@ -245,11 +252,15 @@ class KvStore:
                 request.tell(request.unsure(f"the metadata store could not be written: {error}"))
             self._fail(Unavailable(f"the metadata store is out of order: {unreadable}"))
             return
-        kv.keep_deadlines(deadlines)
+        kv.keep_deadlines(deadlines | self._kv.deadlines())
         self._kv = kv
         self._leases_wait_until = self._clock.monotonic() + RETRY_S
-        for request in taken:
-            request.tell(Unavailable(f"the metadata store could not be written: {error}"))
+        for request in reversed(taken):
+            if request.stepped:
+                request.tell(Unavailable(f"the metadata store could not be written: {error}"))
+            else:
+                # It wanted to change nothing, or was refused because of what is taken back: decided again.
+                self._waiting.appendleft(request)
 
     def _fail(self, error: StoreError) -> None:
         self._failed = self._failed or error
