@@ -9,11 +9,11 @@ import pytest
 
 from conformance import places
 
-KINDS = ["memory", "file"]
+LOCAL = {"file": places.file, "served-unix": places.served_unix, "served-tcp": places.served_tcp}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["memory", *LOCAL])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> places.Opener:
     if request.param == "memory":
         return places.memory
-    return partial(places.file, tmp_path / "store")
+    return partial(LOCAL[request.param], tmp_path / "store")

@@ -12,10 +12,13 @@ from typing import TypeVar
 from braidmq.cluster.file_store import FileStore
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.metadata_store import Change, MetadataStore, Watch
+from braidmq.cluster.served_store import ServedStore
+from braidmq.cluster.store_server import StoreServer
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import RealDisk
 
 PATIENCE_S = 60.0
+TOKEN = b"0123456789abcdef"
 
 Opener = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 Result = TypeVar("Result")
@@ -48,7 +51,7 @@ async def memory() -> AsyncIterator[MetadataStore]:
 
 
 @asynccontextmanager
-async def file(directory: Path) -> AsyncIterator[MetadataStore]:
+async def file(directory: Path) -> AsyncIterator[FileStore]:
     directory.mkdir(parents=True, exist_ok=True)
     store = FileStore(RealDisk(), directory, SystemClock())
     await store.start()
@@ -56,3 +59,31 @@ async def file(directory: Path) -> AsyncIterator[MetadataStore]:
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def served_unix(directory: Path) -> AsyncIterator[MetadataStore]:
+    async with file(directory) as store:
+        server = StoreServer(store)
+        await server.listen_unix(directory / "socket")
+        client = ServedStore(f"unix:{directory / 'socket'}")
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+            await server.close()
+
+
+@asynccontextmanager
+async def served_tcp(directory: Path) -> AsyncIterator[MetadataStore]:
+    async with file(directory) as store:
+        server = StoreServer(store, TOKEN)
+        port = await server.listen_tcp("127.0.0.1", 0)
+        client = ServedStore(f"127.0.0.1:{port}", TOKEN)
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+            await server.close()
