@@ -259,6 +259,8 @@ class Alive(Record):
 
     listeners: tuple[Listener, ...] = _kept(_listeners)
     boot_id: str = _kept(_text)
+    run: str = _kept(_text, "")
+    """Of the process: two of them never have the same."""
     lost_unsynced: bool = _kept(_flag, False)
     """Whether the machine went down since, so that what was not synced may be gone."""
     state: State = _kept(_state, State.UP)  # noqa: RUF009 (it makes a field)
