@@ -1,0 +1,363 @@
+"""A broker's place in the cluster: it shows who it is, says that it is alive, and notices when it is cut off.
+
+Joining, in this order:
+
+1. The cluster's id, format and secret are made if this is the first broker ever. A data directory of another
+   cluster, or a store that a newer version has written, is refused before anything is changed.
+2. `brokers/<n>/node` says which data directory node n is. Another one is refused: a broker that comes back
+   under its id with empty disks would let everybody believe that it has what it acked. `replace` says it is
+   meant.
+3. `brokers/<n>/alive` is created, bound to a lease. Its create revision is the *broker epoch*. One that an
+   earlier run of this directory has left is removed at once; one of somebody else is waited for as long as a
+   dead broker's lease lasts, and then refused: two brokers run under one id.
+
+While it runs, the lease is renewed. It counts from when the last good renewal was *sent*; after that the
+broker is `isolated`: somebody else may have taken its place without its knowledge. A lease that has ended is
+replaced by a new one, with a new epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from braidmq.cluster import records
+from braidmq.cluster.metadata_store import (
+    Conflict,
+    CreateRevision,
+    Expired,
+    Item,
+    MetadataStore,
+    ModRevision,
+    Put,
+    StoreClosed,
+    StoreError,
+    Unknown,
+    absent,
+)
+from braidmq.cluster.records import (
+    Alive,
+    BadRecord,
+    ClusterId,
+    Format,
+    Listener,
+    Node,
+    Secret,
+    State,
+    decode,
+    encode,
+)
+
+FORMAT_LEVEL = 1
+"""What this version writes, and the most it can read."""
+SECRET_BYTES = 32
+TRIES_MAX = 20
+RETRY_S = 0.2
+
+log = logging.getLogger("braid.cluster")
+
+
+class JoinRefused(Exception):
+    """This broker cannot be part of this cluster; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a broker is."""
+
+    node_id: int
+    uuid: str
+    """Of its first data directory, made with it."""
+    run: str
+    """Of this start; the one before is `former_run`. Both are kept in the data directory."""
+    former_run: str | None
+    cluster_id: str | None
+    """Which cluster the data directory was part of; None if it is new."""
+    host: str
+    boot_id: str
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    directories: tuple[str, ...] = ()
+    lost_unsynced: bool = False
+    version: str = ""
+    replace: bool = False
+    """Whether to take over the node id from another data directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """In seconds."""
+
+    ttl_s: int = 3
+    renew_s: float = 0.75
+
+
+@dataclass(slots=True)
+class _Registration:
+    lease_id: int
+    ttl_s: int
+    epoch: int
+    deadline: float
+
+
+class Membership:
+    """Registers a broker and keeps it registered."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        identity: Identity,
+        now: Callable[[], float],
+        random_bytes: Callable[[int], bytes],
+        times: LeaseTimes | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._identity = identity
+        self._now = now
+        self._random_bytes = random_bytes
+        self._times = times or LeaseTimes()
+        self._state = State.UP
+        self._registered: _Registration | None = None
+        self._listeners: list[Callable[[int], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._writes = 0
+        self.cluster_id = ""
+        self.secret = b""
+
+    # -- what is known --------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch; -1 before it is registered."""
+        return records.NO_EPOCH if self._registered is None else self._registered.epoch
+
+    @property
+    def lease_id(self) -> int:
+        return 0 if self._registered is None else self._registered.lease_id
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the lease may have ended. Read from the clock, each time."""
+        return self._registered is None or self._now() >= self._registered.deadline
+
+    def on_epoch(self, listener: Callable[[int], None]) -> None:
+        """Calls `listener` with every new broker epoch."""
+        self._listeners.append(listener)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Registers; `JoinRefused` if this broker must not, `StoreError` if the store does not answer."""
+        await self._found_cluster()
+        await self._show_node()
+
+    async def appear(self) -> None:
+        """Says that clients are accepted, and goes on saying so. `join` comes first."""
+        await self._register()
+        self._task = asyncio.get_running_loop().create_task(self._renew_forever(), name="lease")
+        self._task.add_done_callback(_say_why)
+
+    async def drain(self) -> None:
+        """Says that this broker stops soon."""
+        self._state = State.DRAINING
+        registered = self._registered
+        if registered is None:
+            return
+        key = self._key(records.alive_key(self._identity.node_id))
+        put = Put(key, encode(self._alive(), self._by()), registered.lease_id)
+        with contextlib.suppress(Conflict, Expired):
+            await self._store.commit([CreateRevision(key, registered.epoch)], [put])
+
+    async def leave(self) -> None:
+        """Takes this broker out, at once rather than when its lease ends."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        registered, self._registered = self._registered, None
+        if registered is not None:
+            with contextlib.suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(self._store.revoke(registered.lease_id), self._times.ttl_s)
+
+    # -- joining --------------------------------------------------------------------------------
+
+    async def _found_cluster(self) -> None:
+        identity = self._identity
+        for _ in range(TRIES_MAX):
+            found = await self._store.get(self._key(records.CLUSTER_ID))
+            if found is None:
+                await self._make_cluster()
+                continue
+            level = await self._read(records.FORMAT, Format)
+            if level is not None and level.level > FORMAT_LEVEL:
+                raise JoinRefused(
+                    f"the cluster's metadata has format {level.level}, this version of Braid reads up to"
+                    f" {FORMAT_LEVEL}; install the version that the other brokers run"
+                )
+            self.cluster_id = self._decoded(ClusterId, found).id
+            if identity.cluster_id is not None and identity.cluster_id != self.cluster_id:
+                raise JoinRefused(
+                    f"the data directory belongs to cluster {identity.cluster_id}, the store to cluster"
+                    f" {self.cluster_id}; check --store, or give this broker a new data directory"
+                )
+            secret = await self._read(records.SECRET, Secret)
+            self.secret = b"" if secret is None else bytes.fromhex(secret.hex)
+            return
+        raise JoinRefused("the cluster's id could not be agreed on; try again")
+
+    async def _make_cluster(self) -> None:
+        names = (records.CLUSTER_ID, records.FORMAT, records.SECRET)
+        made = (
+            ClusterId(id=self._identity.cluster_id or self._random_bytes(16).hex()),
+            Format(level=FORMAT_LEVEL),
+            Secret(hex=self._random_bytes(SECRET_BYTES).hex()),
+        )
+        puts = [Put(self._key(name), encode(one, self._by())) for name, one in zip(names, made, strict=True)]
+        # Whatever becomes of it, what stands there afterwards counts.
+        with contextlib.suppress(Conflict, Unknown):
+            await self._store.commit([absent(self._key(name)) for name in names], puts)
+
+    async def _show_node(self) -> None:
+        identity = self._identity
+        key = self._key(records.node_key(identity.node_id))
+        mine = Node(
+            uuid=identity.uuid, directories=identity.directories, rack=identity.rack, host=identity.host
+        )
+        for _ in range(TRIES_MAX):
+            item = await self._store.get(key)
+            found = None if item is None else self._decoded(Node, item)
+            if found is not None:
+                if found.uuid != identity.uuid and not identity.replace:
+                    raise JoinRefused(
+                        f"node id {identity.node_id} belongs to another data directory (on {found.host});"
+                        " choose another --node-id, or add --replace if that directory is lost for good"
+                    )
+                if found == mine:
+                    return
+                mine = replace(mine, rest=found.rest)
+            compare = ModRevision(key, 0 if item is None else item.mod_revision)
+            with contextlib.suppress(Conflict, Unknown):
+                await self._store.commit([compare], [Put(key, encode(mine, self._by()))])
+        raise JoinRefused(f"node id {identity.node_id} is being taken by another broker")
+
+    async def _register(self) -> None:
+        """Creates `alive` under a new lease."""
+        key = self._key(records.alive_key(self._identity.node_id))
+        waited_until = self._now() + 2 * self._times.ttl_s + 1
+        while True:
+            item = await self._store.get(key)
+            if item is not None:
+                await self._clear(item, waited_until)
+                continue
+            sent_at = self._now()
+            lease = await self._store.lease(self._times.ttl_s)
+            value = encode(self._alive(), self._by())
+            try:
+                epoch = await self._store.commit([absent(key)], [Put(key, value, lease.lease_id)])
+            except (Conflict, Expired):
+                continue
+            except Unknown:
+                now_there = await self._store.get(key)
+                if now_there is None or now_there.value != value:
+                    with contextlib.suppress(StoreError):
+                        await self._store.revoke(lease.lease_id)
+                    continue
+                epoch = now_there.create_revision
+            self._registered = _Registration(lease.lease_id, lease.ttl_s, epoch, sent_at + lease.ttl_s)
+            for listener in self._listeners:
+                listener(epoch)
+            return
+
+    async def _clear(self, item: Item, waited_until: float) -> None:
+        """Removes what an earlier run has left; waits for the end of anybody else's."""
+        found = self._decoded(Alive, item)
+        if found.run in (self._identity.run, self._identity.former_run) and item.lease:
+            await self._store.revoke(item.lease)
+            return
+        if self._now() >= waited_until:
+            where = ", ".join(f"{one.host}:{one.port}" for one in found.listeners) or "somewhere"
+            raise JoinRefused(
+                f"a broker with node id {self._identity.node_id} is running at {where}; stop it, or choose"
+                " another --node-id. If this data directory is a copy of that broker's, delete the copy"
+            )
+        await asyncio.sleep(RETRY_S)
+
+    # -- staying --------------------------------------------------------------------------------
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._times.renew_s)
+            registered = self._registered
+            if registered is None:
+                return
+            sent_at = self._now()
+            try:
+                ttl_s = await asyncio.wait_for(
+                    self._store.renew(registered.lease_id), max(registered.ttl_s / 2, self._times.renew_s)
+                )
+                registered.deadline = max(registered.deadline, sent_at + ttl_s)
+            except Expired:
+                log.warning("the broker's lease has ended; it registers again under a new epoch")
+                await self._register_again()
+            except StoreClosed:
+                return
+            except (StoreError, TimeoutError) as error:
+                if self.isolated:
+                    log.warning(
+                        "the broker is isolated, its lease may have ended: %s", str(error) or "no answer"
+                    )
+
+    async def _register_again(self) -> None:
+        while True:
+            try:
+                await self._register()
+                return
+            except JoinRefused as error:
+                log.error("%s", error)
+            except StoreClosed:
+                return
+            except StoreError as error:
+                log.warning("the broker cannot register again yet: %s", error)
+            await asyncio.sleep(self._times.renew_s)
+
+    # -- details --------------------------------------------------------------------------------
+
+    def _alive(self) -> Alive:
+        identity = self._identity
+        return Alive(
+            listeners=identity.listeners,
+            boot_id=identity.boot_id,
+            run=identity.run,
+            lost_unsynced=identity.lost_unsynced,
+            state=self._state,
+            version=identity.version,
+        )
+
+    def _by(self) -> str:
+        self._writes += 1
+        return f"{self._identity.node_id}/{self._identity.run}/{self._writes}"
+
+    def _key(self, name: str) -> str:
+        return self._prefix + name
+
+    async def _read(self, name: str, kind: type[records.R]) -> records.R | None:
+        item = await self._store.get(self._key(name))
+        return None if item is None else self._decoded(kind, item)
+
+    def _decoded(self, kind: type[records.R], item: Item) -> records.R:
+        try:
+            return decode(kind, item.key, item.value)
+        except BadRecord as error:
+            raise JoinRefused(
+                f"the metadata is damaged or newer than this version of Braid: {error}"
+            ) from None
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the broker's lease is renewed no longer", exc_info=error)
