@@ -108,9 +108,7 @@ def run(
     from braidmq.cli.pipeline_view import view
     from braidmq.spark.pipelines.running import run as run_pipeline
 
-    if log_level is not None:
-        _log_at(log_level)
-    with _explained():
+    with _logging_to_stderr(log_level), _explained():
         pipeline = declared.load(runs_on.conf)
         with _stopped_by_signals() as stop, view(pipeline, sys.stdout.isatty()) as shown:
             run_pipeline(
@@ -124,12 +122,22 @@ def run(
             )
 
 
-def _log_at(level: LogLevel) -> None:
-    logging.basicConfig(
-        level=level.name, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    # It logs every call into the JVM.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+@contextmanager
+def _logging_to_stderr(level: LogLevel | None) -> Iterator[None]:
+    """Braid's own log; Spark's is set with the session."""
+    if level is None:
+        yield
+        return
+    log, handler = logging.getLogger("braidmq"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(level.name)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 @command(app, examples=("braid pipeline plan orders.yaml", "braid pipeline plan orders.yaml --offline"))

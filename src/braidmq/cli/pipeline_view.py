@@ -110,11 +110,11 @@ def cells(query: QueryStatus) -> tuple[object, ...]:
     return (
         query.name,
         query.state.value,
-        "-" if query.batch is None else query.batch,
+        query.batch,
         query.rows,
         round(query.rows_per_s) if query.rows_per_s >= SLOW_PER_S else query.rows_per_s,
         query.batch_ms,
-        "?" if query.lag is None else query.lag,
+        query.lag,
         query.state_rows,
         f"{query.state_bytes / 1e6:.1f}",
     )

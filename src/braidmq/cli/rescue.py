@@ -184,7 +184,7 @@ def reshard(
     unread record of each new partition: no record is lost, some may be read again. --switch asks first.
 
     Set --partitioner to that of your producers, or they write a key to another partition: murmur2_random for
-    Kafka's own client, consistent_random for librdkafka (confluent-kafka and others), unless configured.
+    Kafka's own client, consistent_random for librdkafka (confluent-kafka), unless they set another.
     """
     if dry_run and not switch:
         raise UserMistake("--dry-run shows where --switch would move the groups; add --switch")

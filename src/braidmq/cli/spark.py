@@ -35,10 +35,12 @@ class Spark:
 
 def connected(broker: Broker, settings: Mapping[str, str]) -> Cluster:
     """The cluster, to check topics before Spark starts; UserMistake if a setting cannot be used."""
-    from braidmq.spark.options import OptionError
+    from braidmq.spark.options import READ_OPTIONS, OptionError, Options
     from braidmq.spark.reach import reach
+    from braidmq.spark.sink_options import SINK_OPTIONS
 
     try:
+        Options(settings, (*READ_OPTIONS, *SINK_OPTIONS), "-X")
         return reach(broker.bootstrap, settings)
     except OptionError as error:
         raise UserMistake(str(error)) from None

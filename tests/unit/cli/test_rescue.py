@@ -45,6 +45,17 @@ def test_a_topic_that_is_not_there_is_told_before_spark_is_started(
     assert f"there is no topic {missing.format(there=there)}" in err
 
 
+def test_a_misspelt_setting_of_a_job_is_found_before_spark_starts(
+    braid: Braid, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6 O1: -X takes settings of the client, and options of the source and sink."""
+    monkeypatch.setattr("braidmq.cli.rescue.spark_session", None)
+    _, err = braid("topic", "report", new_topic(), "-X", "sasl.pasword=x", code=2)
+    assert "-X has no option 'sasl.pasword'; did you mean 'sasl.password'?" in err
+    _, err = braid("topic", "report", "missing", "-X", "localLog=never", code=2)
+    assert "there is no topic missing" in err
+
+
 def test_a_report_shows_tables_whole_and_says_where_it_cut_one(
     braid: Braid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,3 +73,9 @@ def test_a_report_shows_tables_whole_and_says_where_it_cut_one(
     shown = [line.split()[1] for line in out.splitlines() if line.split()[:1] == ["orders"]]
     assert shown == [f"1,0{number:02d}" for number in range(5, 25)] + [str(rank) for rank in range(1, 51)]
     assert "the last 20 of 25 rows; --to-dir DIR writes all" in out
+    lines = braid("topic", "report", "orders", "--output", "csv")[0].splitlines()
+    assert (lines[0], lines[1], lines[-1]) == (
+        "table,topic,records,rank",
+        "throughput,orders,1000,",
+        "hot_keys,orders,,50",
+    )
