@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+DESIGN = [DOCS / "ARCHITECTURE.md", *sorted((DOCS / "design").glob("*.md"))]
 SPARK_PAGES = {"lake", "pipelines", "rescue"}
 """Their blocks build on one another and need Spark: tests/spark/test_pipelines_docs.py runs them."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -168,9 +169,10 @@ def test_documents_use_plain_words(page: Path) -> None:
     assert unplain(page.read_text(encoding="utf-8")) == []
 
 
-def test_files_named_in_the_architecture_exist() -> None:
-    """O1: the walk of a message names the files as they are."""
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", DESIGN, ids=lambda page: page.stem)
+def test_files_named_in_design_pages_exist(page: Path) -> None:
+    """O1: the path of a message names the files as they are."""
+    text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:src|tests|bench|fuzz|scripts)/[\w./-]+)`", text))
     named |= {
         f"src/braidmq/{name}" for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith("src")
