@@ -142,7 +142,7 @@ def test_the_configuration_page_is_the_table_in_the_code() -> None:
     assert (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8") == page["render"]()
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
     """O1: to a file that exists, and within it to a heading that exists."""
     broken = []
@@ -163,13 +163,13 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert sorted(str(page.relative_to(DOCS)) for page in pages - listed) == []
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_documents_use_plain_words(page: Path) -> None:
     """O1: none of the phrases that read as translated."""
     assert unplain(page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("page", DESIGN, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", DESIGN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_named_in_design_pages_exist(page: Path) -> None:
     """O1: the path of a message names the files as they are."""
     text = page.read_text(encoding="utf-8")
