@@ -252,7 +252,7 @@ def finish_task(client: TransactionalClient, known: Decision, task: int) -> bool
         if error.code is FORGOTTEN:
             raise SinkError(
                 f"batch {known.batch} was decided and its broker no longer knows how the transaction of task"
-                f" {task} ended ({error}); compare the topic with the source (braid pipeline audit)"
+                f" {task} ended ({error}); compare the topic with the source (braid topic audit)"
             ) from None
         if error.code not in FENCED:
             raise
@@ -267,7 +267,7 @@ def check_same_rows(known: Decision, task: int, digest: int) -> None:
             f"batch {known.batch} was decided by an earlier run, the transaction of task {task} was lost, and"
             " the same task has other rows now, so writing them again would lose or double some."
             " Run with the settings of the earlier run (partitions, splits), or compare the topic with the"
-            " source (braid pipeline audit) and go on under another transactionalIdPrefix"
+            " source (braid topic audit) and go on under another transactionalIdPrefix"
         )
 
 

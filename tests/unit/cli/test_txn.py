@@ -149,8 +149,16 @@ def test_a_marker_for_one_partition_is_refused_and_another_way_shown(
         (("txn", "abort"), "say what to abort", 2),
         (("txn", "abort", "nobody", "--partition", "1"), "say what to abort", 2),
         (("txn", "abort", "--topic", "t", "--partition", "1"), "say what to abort", 2),
-        (("txn", "abort", "-t", "t", "-p", "9", "--start-offset", "0"), "t-9 does not exist", 1),
-        (("txn", "abort", "-t", "missing", "-p", "0", "--start-offset", "0"), "missing-0 does not exist", 1),
+        (
+            ("txn", "abort", "-t", "t", "--partition", "9", "--start-offset", "0", "--yes"),
+            "t-9 does not exist",
+            1,
+        ),
+        (
+            ("txn", "abort", "-t", "missing", "--partition", "0", "--start-offset", "0", "--yes"),
+            "missing-0 does not exist",
+            1,
+        ),
         (("txn", "hanging", "-t", "missing"), "UNKNOWN_TOPIC_OR_PARTITION", 1),
     ],
 )

@@ -39,6 +39,6 @@ def test_letters_that_are_on_their_way_elsewhere_are_not_sent_to_another_topic(
     """S6: nor counted as sent; the run they belong to is to be finished first."""
     dead, orders = new_topic(), new_topic()
     journal.mark(f"plan/{dead}/elsewhere/1")
-    said = f"sends {dead} to elsewhere is not finished.*--to elsewhere --checkpoint {journal.path}"
+    said = f"sends {dead} to elsewhere is not finished.*--to-topic elsewhere --checkpoint {journal.path}"
     with pytest.raises(RescueError, match=said):
         redrive(NO_SESSION, Redrive(bootstrap, dead, orders, journal))

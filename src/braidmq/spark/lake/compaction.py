@@ -102,7 +102,7 @@ def _merge(lake: Lake, spark: SparkSession, group: list[ParquetFile]) -> tuple[l
     if expected != written:
         raise LakeError(
             f"{lake.path}: compaction of {len(group)} files gave {written} rows instead of {expected};"
-            " nothing was changed. A file was changed outside of braid: compare with braid pipeline audit"
+            " nothing was changed. A file was changed outside of braid: compare with braid topic audit"
         )
     removed = tuple(file.path for file in group)
     commit = Commit(Operation.COMPACT, lake.clock.wall_ms(), added=tuple(made), removed=removed)

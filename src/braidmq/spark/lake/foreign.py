@@ -62,7 +62,7 @@ def check_format(spark: SparkSession, name: str) -> None:
         if "DATA_SOURCE_NOT_FOUND" in str(error) or "ClassNotFoundException" in str(error):
             advice = PACKAGES.get(name, "the jar that has it")
             raise LakeError(
-                f"this Spark session has no format {name!r}; add --config spark.jars.packages=… with {advice}"
+                f"this Spark session has no format {name!r}; add --conf spark.jars.packages=… with {advice}"
             ) from None
 
 

@@ -67,7 +67,9 @@ class Lake:
     def table(self) -> Table:
         """The files, positions and schema of the newest commit; LakeError where there is no lake."""
         if not self.exists:
-            raise LakeError(f"{self.path} is not a lake; braid lake archive TOPIC --to {self.path} makes one")
+            raise LakeError(
+                f"{self.path} is not a lake; braid lake archive TOPIC --to-dir {self.path} makes one"
+            )
         return self._log.table()
 
     def create(self, schema: StructType = RAW) -> Table:

@@ -127,7 +127,7 @@ def _unfinished(job: Redrive, journal: Table) -> list[str]:
         if target != job.to:
             raise RescueError(
                 f"a run that sends {job.dead_letters} to {target} is not finished; finish it first: braid"
-                f" pipeline redrive {job.dead_letters} --to {target} --checkpoint {job.journal.path}"
+                f" topic redrive {job.dead_letters} --to-topic {target} --checkpoint {job.journal.path}"
                 " --where false"
             )
         runs.append(run)

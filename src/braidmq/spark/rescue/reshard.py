@@ -76,7 +76,7 @@ def prepare(job: Reshard) -> bool:
         admin = Admin(cluster)
         admin.partition_indexes(job.topic)
         if job.into == job.topic:
-            raise RescueError("a topic cannot be resharded into itself; name another with --into")
+            raise RescueError("a topic cannot be resharded into itself; name another with --to-topic")
         try:
             there = admin.partition_indexes(job.into)
         except ApiError as error:
@@ -90,7 +90,7 @@ def prepare(job: Reshard) -> bool:
         if len(there) != job.partitions:
             raise RescueError(
                 f"{job.into} is there with {len(there)} partitions, not {job.partitions};"
-                " name another with --into, or delete it"
+                " name another with --to-topic, or delete it"
             )
         spans = ranges.whole(cluster, [job.into]).values()
         if all(end == 0 for _, end in spans):
@@ -98,7 +98,7 @@ def prepare(job: Reshard) -> bool:
         if any(end > start for start, end in spans) and not (job.checkpoint / "offsets").is_dir():
             raise RescueError(
                 f"{job.into} holds records, and {job.checkpoint} knows nothing of them; if they are of an"
-                " earlier run, give its --checkpoint, else name another topic with --into"
+                " earlier run, give its --checkpoint, else name another topic with --to-topic"
             )
         return False
 
