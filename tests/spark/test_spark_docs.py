@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from braidmq.client import Producer
 from braidmq.testing import BrokerProcess
@@ -20,10 +23,11 @@ ADDRESS = "127.0.0.1:9092"
 
 
 def test_the_page_about_spark_runs_from_top_to_bottom(
-    spark: SparkSession, braid_broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, braid_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1 S2: every block, with what the ones before it have made."""
-    names: dict[str, Any] = {"spark": spark, "checkpoint": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names: dict[str, Any] = {"spark": spark}
 
     assert run_blocks(PAGE, braid_broker.bootstrap, names) >= 6
 
