@@ -12,7 +12,7 @@ PAGE = Path(__file__).parent / "reference" / "configuration.md"
 HEAD = """\
 # Configuration
 
-This page is made from `src/braidmq/config.py` by `scripts/configuration-page`. `braid config` shows the same
+This page is made from `src/braidmq/config/` by `scripts/configuration-page`. `braid config` shows the same
 in a terminal, and `braid config NAME` one option in full.
 
 Set an option in one of three places. If it is set in several, the last of these wins:
