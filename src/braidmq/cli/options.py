@@ -82,6 +82,10 @@ def require_terminal_or(yes: bool) -> None:
 def confirm(yes: bool, question: str) -> None:
     """Returns if the user agrees, or has with --yes; otherwise ends the command with exit code 1."""
     require_terminal_or(yes)
-    if not yes and not typer.confirm(question, err=True):
+    if yes:
+        return
+    # Not typer's: it writes a part of the question to stdout, into the JSON of the result.
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         print("nothing was changed", file=sys.stderr)
         raise typer.Exit(1)

@@ -40,7 +40,7 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.as_json and self.output not in (None, Form.JSON):
-            raise UserMistake(f"--json and --output {self.output} exclude each other")
+            raise UserMistake(f"--json and --output {self.output} cannot be used together")
 
     @property
     def form(self) -> Form:

@@ -71,7 +71,7 @@ def send(
     from braidmq.client.producer import Producer
 
     if key is not None and key_separator is not None:
-        raise UserMistake("--key and --key-separator exclude each other")
+        raise UserMistake("--key and --key-separator cannot be used together")
     if whole and not files:
         raise UserMistake("--whole sends files; name at least one FILE")
     headers = [(name, content.encode()) for name, content in parse_settings(header).items()]

@@ -62,9 +62,9 @@ def tail(
     from braidmq.client.consumer import Consumer, Start
 
     if offset is not None and since is not None:
-        raise UserMistake("--offset and --from exclude each other")
+        raise UserMistake("--offset and --from cannot be used together")
     if follow and until is not None:
-        raise UserMistake("--follow and --until exclude each other")
+        raise UserMistake("--follow and --until cannot be used together")
     show = _json_line if as_json else _formatter(layout)
     with broker.connect() as cluster:
         _check_topic(cluster, topic, partition)
@@ -88,7 +88,7 @@ def tail(
 
 
 def _check_topic(cluster: Cluster, topic: str, partitions: list[int] | None) -> None:
-    # Looking must not create: a misspelt name would leave an empty topic behind.
+    # Looking must not create: a misspelt name would leave an empty topic.
     from braidmq.client.admin import Admin
 
     described = Admin(cluster).partition_indexes(topic)
