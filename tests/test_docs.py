@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -169,6 +171,16 @@ def test_documents_use_plain_words(page: Path) -> None:
     assert unplain(page.read_text(encoding="utf-8")) == []
 
 
+def test_error_texts_and_help_use_plain_words() -> None:
+    """O1: what a user reads in a message, in the help of a command, in the description of an option."""
+    assert [
+        f"{source.relative_to(ROOT)} {problem}"
+        for source in sorted((ROOT / "src").rglob("*.py"))
+        for line, text in shown_texts(source)
+        for problem in unplain(text, line)
+    ] == []
+
+
 @pytest.mark.parametrize("page", DESIGN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_named_in_design_pages_exist(page: Path) -> None:
     """O1: the path of a message names the files as they are."""
@@ -193,10 +205,26 @@ def anchors(page: Path) -> set[str]:
     return set(found)
 
 
-def unplain(text: str) -> list[str]:
+def shown_texts(source: Path) -> Iterator[tuple[int, str]]:
+    """String literals with their lines. Of the docstrings only those of commands, which are their help."""
+    nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
+    helps = {id(node.body[0]) for node in nodes if isinstance(node, ast.FunctionDef) and is_command(node)}
+    unseen = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and id(node) not in helps}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unseen:
+            yield node.lineno, node.value
+
+
+def is_command(function: ast.FunctionDef) -> bool:
+    """Registered with typer: `@app.command(…)`, `@app.callback(…)`."""
+    calls = [each.func for each in function.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr in ("command", "callback") for call in calls)
+
+
+def unplain(text: str, first_line: int = 1) -> list[str]:
     """Each phrase that should be another one, with its line."""
     return [
-        f"line {text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: {advice}"
+        f"line {first_line + text.count(chr(10), 0, match.start())}: {match[0]!r}: {advice}"
         for advice, phrase in UNPLAIN.items()
         for match in phrase.finditer(text)
     ]
