@@ -15,7 +15,7 @@ HEAD = """\
 This page is made from `src/braidmq/config/` by `scripts/configuration-page`. `braid config` shows the same
 in a terminal, and `braid config NAME` one option in full.
 
-An option can be given in three places; later ones win:
+Set an option in one of three places. If it is set in several, the last of these wins:
 
 1. a TOML file, `braid serve --config braid.toml`, with dotted names as they are or as tables:
 
@@ -29,16 +29,17 @@ An option can be given in three places; later ones win:
 2. the environment: `BRAID_` and the name in capitals, underscores for dots (`BRAID_RETENTION_MS=86400000`);
 3. the command line: `braid serve -o retention.ms=86400000`.
 
-A name that does not exist or a value out of bounds stops `braid serve` with one line that says what would be
-right.
+If a name does not exist or a value is out of bounds, `braid serve` exits with one line that says what is
+allowed.
 
 ## While the broker runs
 
 A Kafka admin client can change the broker options marked *at once* below, and all topic options, for one
 broker (its `node.id`) or for all brokers (an empty name). The change takes effect at once, survives a
-restart, and beats the three places above; a value for one broker beats a value for all. Deleting the option
-restores the value the broker started with. The others need a restart and are refused with `INVALID_REQUEST`:
-they name an address or a directory, or set the size of something that is made at the start.
+restart, and takes precedence over the three places above; a value for one broker takes precedence over a
+value for all. To return to the value of the start, delete the option. The broker refuses to change the other
+options with `INVALID_REQUEST`; they need a restart, because they name an address or a directory, or set the
+size of something that is created at the start.
 
 ```python
 from confluent_kafka.admin import (
@@ -57,19 +58,19 @@ for future in admin.incremental_alter_configs([broker]).values():
 TOPIC_HEAD = """\
 ## Topic options
 
-Given to a broker they are the defaults of its topics. A topic's own values are set when it is created
-(`braid topic create orders -o retention.ms=3600000`), with `braid topic alter`, or by any Kafka admin client.
-Kafka has other names for most of the defaults when they are a broker's options. Admin clients read a broker's
-defaults by those names and change them by either name:
+Set on a broker, they are the defaults of its topics. Set a topic's own values when you create it
+(`braid topic create orders -o retention.ms=3600000`), with `braid topic alter`, or with any Kafka admin
+client. Kafka has other names for most of these defaults as options of a broker. Admin clients see a broker's
+defaults under those names and can change them under either name:
 
 """
 
 GROUP_HEAD = """\
 ## Group options
 
-Set for a single group by any Kafka admin client (resource type group), at any time, even before its first
-member joins. What a group does not set is the broker's option of the same name with `group.` before it. A
-heartbeat interval must be shorter than the session.
+Set them for a single group with any Kafka admin client (resource type group), at any time, even before its
+first member joins. If a group does not set an option, the broker's option of the same name with the prefix
+`group.` applies. A heartbeat interval must be shorter than the session timeout.
 """
 
 

@@ -1,13 +1,15 @@
-"""What the documents show, run as it stands there: code in ```python blocks, commands in ```sh blocks."""
+"""The documents: code (```python) and commands (```sh) run, links lead somewhere, words are plain."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,31 @@ import pytest
 from braidmq.testing import broker
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+DESIGN = [DOCS / "ARCHITECTURE.md", *sorted((DOCS / "design").glob("*.md"))]
 SPARK_PAGES = {"lake", "pipelines", "rescue"}
 """Their blocks build on one another and need Spark: tests/spark/test_pipelines_docs.py runs them."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
 ADDRESS = "127.0.0.1:9092"
+UNPLAIN = {
+    name: re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE)
+    for name, pattern in {
+        "say recreated, rebuilt": r"\banew\b",
+        "name who says it, or say what is shown": r"\b(?:is|are|was|were|been) told\b",
+        "say continues": r"\bgoes on\b|\bgo on (?:where|with|while|as)\b",
+        "name the client, the user, the process": r"\bwhoever\b",
+        "say at or after": r"\bat or behind\b",
+        "say is renamed into place": r"\b(?:comes?|came) into place\b",
+        "name the option": r"\bis said by\b",
+        "say are read as": r"\bcount as they (?:are|were)\b",
+    }.items()
+}
+"""Phrases that read as translated, by what to write instead."""
 
 
 def blocks(language: str) -> list[pytest.param]:  # type: ignore[valid-type]
@@ -123,28 +144,90 @@ def test_the_configuration_page_is_the_table_in_the_code() -> None:
     assert (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8") == page["render"]()
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
-    """O1: no dead ends."""
-    missing = [
-        target
-        for target in LINK.findall(page.read_text(encoding="utf-8"))
-        if not (page.parent / target).exists()
-    ]
-    assert missing == []
+    """O1: to a file that exists, and within it to a heading that exists."""
+    broken = []
+    for name, anchor in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        target = page.parent / name if name else page
+        if not target.exists():
+            broken.append(name)
+        elif anchor and anchor not in anchors(target):
+            broken.append(f"{name}#{anchor}")
+    assert broken == []
 
 
-def test_files_named_in_the_architecture_exist() -> None:
-    """O1: the walk of a message names the files as they are."""
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+def test_every_page_can_be_reached_from_the_index() -> None:
+    """O1: docs/README.md lists each page itself, so none has to be found by chance."""
+    index = DOCS / "README.md"
+    listed = {(DOCS / name).resolve() for name, _ in LINK.findall(index.read_text(encoding="utf-8")) if name}
+    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {index.resolve()}
+    assert sorted(str(page.relative_to(DOCS)) for page in pages - listed) == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_documents_use_plain_words(page: Path) -> None:
+    """O1: none of the phrases that read as translated."""
+    assert unplain(page.read_text(encoding="utf-8")) == []
+
+
+def test_error_texts_and_help_use_plain_words() -> None:
+    """O1: what a user reads in a message, in the help of a command, in the description of an option."""
+    assert [
+        f"{source.relative_to(ROOT)} {problem}"
+        for source in sorted((ROOT / "src").rglob("*.py"))
+        for line, text in shown_texts(source)
+        for problem in unplain(text, line)
+    ] == []
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_named_in_design_pages_exist(page: Path) -> None:
+    """O1: the path of a message names the files as they are."""
+    text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:src|tests|bench|fuzz|scripts)/[\w./-]+)`", text))
     named |= {
         f"src/braidmq/{name}" for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith("src")
     }
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    found: dict[str, int] = {}
+    for heading in HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        seen = found[slug] = found.get(slug, -1) + 1
+        if seen:
+            found[f"{slug}-{seen}"] = 0
+    return set(found)
+
+
+def shown_texts(source: Path) -> Iterator[tuple[int, str]]:
+    """String literals with their lines. Of the docstrings only those of commands, which are their help."""
+    nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
+    helps = {id(node.body[0]) for node in nodes if isinstance(node, ast.FunctionDef) and is_command(node)}
+    unseen = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and id(node) not in helps}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unseen:
+            yield node.lineno, node.value
+
+
+def is_command(function: ast.FunctionDef) -> bool:
+    """Registered with typer: `@app.command(…)`, `@app.callback(…)`."""
+    calls = [each.func for each in function.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr in ("command", "callback") for call in calls)
+
+
+def unplain(text: str, first_line: int = 1) -> list[str]:
+    """Each phrase that should be another one, with its line."""
+    return [
+        f"line {first_line + text.count(chr(10), 0, match.start())}: {match[0]!r}: {advice}"
+        for advice, phrase in UNPLAIN.items()
+        for match in phrase.finditer(text)
+    ]
 
 
 def _environment(**extra: str) -> dict[str, str]:

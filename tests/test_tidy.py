@@ -192,7 +192,7 @@ def calls(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 @cache
 def feature_states() -> dict[str, str]:
-    """Feature id → yes, part or next, from the tables of docs/reference/features.md."""
+    """Feature id → yes, part or planned, from the tables of docs/reference/features.md."""
     states = {}
     for line in (ROOT / "docs" / "reference" / "features.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
