@@ -29,7 +29,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(COMMANDS, min_size=5, max_size=15))
 def test_a_random_history_goes_as_in_the_model(place: Opener, commands: list[Command]) -> None:
     """N4: outcomes, revisions, items, leases and watches, for any commands."""
