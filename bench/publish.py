@@ -46,7 +46,7 @@ def publish(newer: Results, subject: Subject, out: Path) -> None:
     merged = Results.read(figures).replaced_by(newer)
     merged.save(figures)
     write(merged, subject, out)
-    print(f"written: {', '.join(str(out / f'{subject}.{kind}') for kind in ('json', 'md', 'svg'))}")
+    print(f"written: {', '.join(map(str, sorted(out.glob(f'{subject}.*'))))}")
     if out.resolve() == RESULTS:
         write_headlines()
         print(f"written: the tables of {PAGE}")

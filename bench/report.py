@@ -71,9 +71,13 @@ def print_table(results: Results, console: Console) -> None:
 
 
 def summary(results: Results) -> str:
-    judged = [row for row in results.rows if row.hit is not None]
-    hits = sum(1 for row in judged if row.hit)
-    return f"{hits} of {len(judged)} targets hit"
+    rows = judged(results)
+    return f"{sum(1 for row in rows if row.hit)} of {len(rows)} targets hit"
+
+
+def judged(results: Results) -> list[Row]:
+    """The rows that have an aim and figures of both servers."""
+    return [row for row in results.rows if row.hit is not None]
 
 
 def page(results: Results, name: str, title: str, method: str, notes: dict[str, str]) -> str:
@@ -83,7 +87,7 @@ def page(results: Results, name: str, title: str, method: str, notes: dict[str, 
         f"Generated from [{name}.json]({name}.json), which has the figures of every round.\n",
         "[RESULTS.md](../RESULTS.md) has the rows that matter most.\n",
         f"{summary(results)}.\n",
-        f"![Braid's figures as ratios of Kafka's]({name}.svg)\n",
+        *([f"![Braid's figures as ratios of Kafka's]({name}.svg)\n"] if judged(results) else []),
         method,
         "## Runs\n",
         *(f"- **{run['date']}**, commit {run['commit']}: {_machine(run)}\n" for run in results.runs.values()),
