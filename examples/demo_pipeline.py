@@ -1,6 +1,7 @@
 """The part of scripts/demo that needs Spark: from orders to counts in a topic, in Parquet and in a plot.
 
-Most of its time is Spark starting, not orders. So it is set up to start quickly: see QUICK_START.
+Most of its time is Spark starting, not orders. So it starts Spark as quickly as it can: see QUICK_START and
+`spare_compiling`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def show(bootstrap: str, count: int, spark: Any = None) -> Path:
     console.print((HERE / "pipelines" / "orders.yaml").read_text(), style="dim", highlight=False)
     send(bootstrap, count)
     console.print(f"  sent {count:,} orders, some of them late, twice, or unreadable")
-    with started(pipeline, spark) as running:
+    with started(pipeline, folder, spark) as running:
         count_orders(pipeline, running)
     counted = show_topic(bootstrap)
     if counted != count:
@@ -93,19 +94,36 @@ def step(doing: str, done: str, total: float | None = 1.0) -> Iterator[Share]:
 
 
 @contextmanager
-def started(pipeline: Pipeline, spark: Any) -> Iterator[Any]:
+def started(pipeline: Pipeline, folder: Path, spark: Any) -> Iterator[Any]:
     """The session that was given, or one of our own for all that follows."""
     if spark is not None:
         yield spark
         return
     from braidmq.spark import session
 
+    spare_compiling(folder / "spark")
     with step("Spark is starting", "Spark started", total=None):
         made = session(f"braid {pipeline.name}", "local[2]", ui=False, log_level="OFF", config=QUICK_START)
     try:
         yield made
     finally:
         made.stop()
+
+
+def spare_compiling(home: Path) -> None:
+    """A home for Spark without pyspark.zip, so that Python processes use the installed pyspark.
+
+    Python does not keep what it compiles out of a zip file: a dozen processes would compile pyspark again,
+    half a second of CPU each.
+    """
+    import pyspark
+
+    if "SPARK_HOME" in os.environ:
+        return
+    home.mkdir()
+    for name in ("bin", "sbin", "jars"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    os.environ["SPARK_HOME"] = str(home)
 
 
 def count_orders(pipeline: Pipeline, spark: Any) -> None:
