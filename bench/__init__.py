@@ -2,5 +2,6 @@
 
 `__main__` reads the command line and `run` goes through the rounds. A *server* (`braid`, `kafka`) is a
 process that can be started, measured and stopped. A *load* (`load_*`) drives a server and returns figures;
-`plan` lists them all. `report` turns the figures into ratios and RESULTS.md, `plot` into a picture.
+`plan` lists them all. `report` turns the figures into tables of ratios, `plot` into a picture, `headline`
+into the one page RESULTS.md; `publish` writes them.
 """

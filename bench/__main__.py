@@ -13,16 +13,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import plot, report
+from . import report
 from .braid import Braid
 from .kafka import Kafka, KafkaUnavailableError, java_version, obtain
 from .machine import describe
 from .plan import FULL, QUICK, Load, loads
-from .results import Results
-from .run import Make, run
+from .publish import RESULTS, Subject, publish
+from .run import MEMORY, Make, run
 from .server import end_on_sigterm
-
-HERE = Path(__file__).parent
 
 
 def main() -> int:
@@ -45,23 +43,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="braid-bench-", dir=options.scratch) as scratch:
         machine = describe(Path(scratch), versions)
         results = run(makes, chosen, size, Path(scratch))
-    results.machine = machine | {"rounds": str(size.rounds)}
+    if options.only:
+        # The memory after some loads is not that after all of them.
+        results.rows = [row for row in results.rows if row.load != MEMORY]
+    results.stamp(machine | {"rounds": str(size.rounds)})
     report.print_table(results, Console(width=None if sys.stdout.isatty() else 140))
-    out = options.out or (HERE if len(makes) == 2 and not options.quick else None)
+    out = options.out or (RESULTS if len(makes) == 2 and not options.quick else None)
     if out is None:
         print("a quick or one-sided run is not written down; --out DIR does")
     else:
-        _write(results, out)
+        publish(results, Subject.BROKER, out)
     return 0
-
-
-def _write(results: Results, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    merged = Results.read(out / "results.json").replaced_by(results)
-    merged.save(out / "results.json")
-    report.write(merged, out)
-    plot.draw(merged, out / "ratios.svg")
-    print(f"written: {out / 'RESULTS.md'}, results.json, ratios.svg")
 
 
 def _options() -> argparse.Namespace:
@@ -86,7 +78,7 @@ def _options() -> argparse.Namespace:
         "--scratch", type=Path, metavar="DIR", help="where the servers keep their logs while it runs"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/)"
+        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/results)"
     )
     return parser.parse_args()
 

@@ -1,21 +1,26 @@
-"""The machine in words, without its name: what somebody needs to judge the figures."""
+"""When, on which commit and on which machine (without its name): what a reader needs to judge the figures."""
 
 from __future__ import annotations
 
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import confluent_kafka
 
 SYNCS = 100
+HERE = Path(__file__).parent
 
 
 def describe(directory: Path, versions: dict[str, str]) -> dict[str, str]:
     return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "commit": _commit(),
         "CPU": f"{os.cpu_count()} x {_cpu_model()}, shared by server and client",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "disk": f"{_filesystem(directory)}, fdatasync of 1 KB in {_sync_ms(directory):.2f} ms (median)",
@@ -24,6 +29,16 @@ def describe(directory: Path, versions: dict[str, str]) -> dict[str, str]:
         "librdkafka": confluent_kafka.libversion()[0],
         **versions,
     }
+
+
+def _commit() -> str:
+    """The commit that is checked out, with a plus sign if files differ from it."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
 
 
 def _cpu_model() -> str:

@@ -16,6 +16,7 @@ from .results import Results, Row
 
 HIT, MISS, LINE = "#2f7d4f", "#b5482f", "#222222"
 INCHES_PER_ROW = 0.19
+INCHES_MIN = 2.0
 PANELS = {
     "Throughput": ("throughput", "requests"),
     "Latency, p99": ("p99",),
@@ -40,7 +41,7 @@ def draw(results: Results, path: Path) -> None:
     heights = [len(rows) + 2.5 for rows in panels.values()]
     figure, axes = pyplot.subplots(
         len(panels), 1, sharex=True, squeeze=False, layout="constrained",
-        figsize=(10, INCHES_PER_ROW * sum(heights)), height_ratios=heights,
+        figsize=(10, max(INCHES_MIN, INCHES_PER_ROW * sum(heights))), height_ratios=heights,
     )  # fmt: skip
     for panel, (title, rows) in zip(axes[:, 0], panels.items(), strict=True):
         _panel(panel, title, rows)

@@ -2,9 +2,8 @@
 
 One broker (Braid) holds the topics. The two sides take turns over the rounds, each in a process of its own
 with the same settings; where Braid is measured against itself they take turns run by run in one process,
-since two sessions of one program differ by more than what is to be seen. The figures join those of
-`scripts/bench` in RESULTS.md, where the column Kafka is Spark's connector (or, for the local log, Braid's own
-network path).
+since two sessions of one program differ by more than what is to be seen. In the tables the column
+Kafka is Spark's connector (or, for the local log, Braid's own network path).
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from rich.console import Console
 
 from braidmq.client import Admin
 
-from . import plot, report, spark_connector
+from . import report, spark_connector
 from .braid import Braid
 from .kafka import KafkaUnavailableError
 from .load_spark import FULL, QUICK, Kind, SparkLoad, loads
 from .machine import describe
 from .metric import CPU_PER_MILLION_ROWS, MEMORY_PEAK, Figures, Metric
+from .publish import RESULTS, Subject, publish
 from .results import Results
 from .server import end_on_sigterm
 from .spark_topics import fill
 
-HERE = Path(__file__).parent
 SIDES = ("braid", "kafka")
 MEMORY_MB = 4_096
 
@@ -61,25 +60,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="braid-bench-", dir=options.scratch) as scratch:
         machine = describe(Path(scratch), {"Braid": Braid.version()} | versions)
         results = _run(chosen, size.rounds, jars, Path(scratch))
-    results.machine = machine | {"rounds of Spark": str(size.rounds)}
+    results.stamp(machine | {"rounds": str(size.rounds)})
     report.print_table(results, Console(width=None if sys.stdout.isatty() else 140))
-    out = options.out or (HERE if jars and not options.quick else None)
+    out = options.out or (RESULTS if jars and not options.quick else None)
     if out is None:
         print("a quick or one-sided run is not written down; --out DIR does")
     else:
-        _write(results, out)
+        publish(results, Subject.SPARK, out)
     return 0
-
-
-def _write(results: Results, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    kept = Results.read(out / "results.json")
-    merged = kept.replaced_by(results)
-    merged.machine = kept.machine | results.machine
-    merged.save(out / "results.json")
-    report.write(merged, out)
-    plot.draw(merged, out / "ratios.svg")
-    print(f"written: {out / 'RESULTS.md'}, results.json, ratios.svg")
 
 
 def _run(chosen: list[SparkLoad], rounds: int, jars: list[Path], scratch: Path) -> Results:
@@ -131,8 +119,8 @@ def _turns(number: int, mine: list[SparkLoad], with_connector: bool) -> list[tup
 def _job(
     sides: tuple[str, ...], mine: list[SparkLoad], broker: Braid, jars: list[Path], scratch: Path
 ) -> Iterator[tuple[SparkLoad, str, Figures]]:
-    """A process that runs all loads, and tells of each side of each when it is done."""
-    told = {
+    """A process that runs all loads and reports each side of each when it is done."""
+    job_spec = {
         "bootstrap": broker.bootstrap,
         "jars": ",".join(map(str, jars)) if sides == ("kafka",) else "",
         "cores": os.cpu_count() or 1,
@@ -148,7 +136,7 @@ def _job(
     assert job.stdout is not None
     started = time.monotonic()
     with job, stopped(job):
-        job.stdin.write(json.dumps(told))
+        job.stdin.write(json.dumps(job_spec))
         job.stdin.close()
         for line in job.stdout:
             if not line.startswith("{"):
@@ -162,7 +150,7 @@ def _job(
 
 @contextmanager
 def stopped(job: subprocess.Popen[str]) -> Iterator[None]:
-    """Nobody waits for a job whose run was stopped."""
+    """Kills the job if the run is stopped."""
     try:
         yield
     except BaseException:
@@ -200,7 +188,7 @@ def _options() -> argparse.Namespace:
         "--scratch", type=Path, metavar="DIR", help="where logs and topics are kept meanwhile"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/)"
+        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/results)"
     )
     return parser.parse_args()
 

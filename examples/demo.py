@@ -23,15 +23,15 @@ console = Console(width=100)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000, help="how many to move")
-    parser.add_argument("--orders", type=int, default=20_000, help="for the pipeline; 0: no Spark")
+    parser.add_argument("--records", type=int, default=1_000_000, help="how many to send and read")
+    parser.add_argument("--orders", type=int, default=20_000, help="for the pipeline; 0 leaves Spark out")
     arguments = parser.parse_args()
     count = arguments.records
     console.rule("Braid")
     before_s = time.perf_counter()
     with broker() as running:
         took_ms = (time.perf_counter() - before_s) * 1000
-        console.print(f"A broker is ready at {running.bootstrap} after {took_ms:.0f} ms (braid serve).")
+        console.print(f"braid serve: a broker is ready at {running.bootstrap} after {took_ms:.0f} ms.")
         hello(running)
         move(running, count)
         survive(running)
@@ -44,15 +44,15 @@ def main() -> None:
     console.print(
         "  .venv/bin/braid serve                     a broker on 127.0.0.1:9092, data in ./braid-data\n"
         "  echo hello | .venv/bin/braid send hi      then: .venv/bin/braid tail hi\n"
-        "  .venv/bin/braid perf produce              how fast is it here?\n"
-        "  .venv/bin/braid pipeline init             a pipeline of your own: docs/use/pipelines.md\n"
+        "  .venv/bin/braid perf produce              how fast it is on this machine\n"
+        "  .venv/bin/braid pipeline init             your own pipeline: docs/use/pipelines.md\n"
         "  README.md                                 a minute of code in each client",
         highlight=False,
     )
 
 
 def hello(running: BrokerProcess) -> None:
-    """One record, there and back, with confluent-kafka as it comes from PyPI."""
+    """One record, there and back, with confluent-kafka from PyPI."""
     producer = Producer({"bootstrap.servers": running.bootstrap})
     producer.produce("greetings", key="demo", value="hello, braid")
     producer.flush()
@@ -127,8 +127,8 @@ def consume(running: BrokerProcess, count: int, bars: Progress) -> None:
 
 
 def survive(running: BrokerProcess) -> None:
-    """kill -9 while records are on their way; what was acknowledged must be there afterwards."""
-    console.print("\nkill -9 of the broker while a client sends; then it is started again:")
+    """kill -9 while a client sends; every acknowledged record must be there after the restart."""
+    console.print("\nkill -9 of the broker while a client sends, then a restart:")
     acked: set[int] = set()
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -148,14 +148,12 @@ def survive(running: BrokerProcess) -> None:
             running.restart()
     producer.flush()
     found = read_numbers(running)
-    console.print(f"  when it died, {sent_at_kill:,} records were sent and {acked_at_kill:,} acknowledged;")
-    console.print(
-        f"  after the restart the client went on: {len(acked):,} acknowledged, {len(found):,} stored"
-    )
+    console.print(f"  at the kill: {sent_at_kill:,} records sent, {acked_at_kill:,} acknowledged")
+    console.print(f"  after the restart, same client: {len(acked):,} acknowledged, {len(found):,} stored")
     lost, doubled = acked - set(found), len(found) - len(set(found))
     if lost or doubled or found != sorted(found):
-        raise SystemExit(f"{len(lost)} lost, {doubled} doubled")
-    console.print("  Nothing acknowledged is missing, nothing is there twice, all in order.")
+        raise SystemExit(f"{len(lost)} records lost, {doubled} stored twice, or the order is wrong")
+    console.print("  Nothing acknowledged is missing, nothing is stored twice, everything is in order.")
 
 
 def read_numbers(running: BrokerProcess) -> list[int]:

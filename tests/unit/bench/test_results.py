@@ -10,11 +10,12 @@ from bench.results import Results
 
 
 def results(load: str, braid: list[float], kafka: list[float], kind: metric.Metric) -> Results:
-    found = Results(machine={"CPU": "2 x something"})
+    found = Results()
     for value in braid:
         found.add(load, "produce", "braid", {kind: value})
     for value in kafka:
         found.add(load, "produce", "kafka", {kind: value})
+    found.stamp({"date": "2026-01-02", "commit": load, "CPU": "2 x something, shared"})
     return found
 
 
@@ -50,6 +51,21 @@ def test_a_load_measured_again_replaces_its_rows_and_keeps_the_others(tmp_path: 
         ("kept", {"braid": [1], "kafka": [2]}),
         ("again", {"braid": [7], "kafka": [8]}),
     ]
+    assert [row.run for row in new.rows] == list(new.runs) == ["2026-01-02 kept", "2026-01-02 again"]
+
+
+def test_a_run_whose_rows_were_all_measured_again_is_forgotten() -> None:
+    old, new = (results("x", [1], [2], metric.P99) for _ in range(2))
+    new.stamp({"date": "2026-02-03", "commit": "later"})
+    assert list(old.replaced_by(new).runs) == ["2026-02-03 later"]
+
+
+def test_ranges_are_of_rounds_and_need_two_of_them() -> None:
+    row = results("x", [4, 2, 9], [2, 2, 3], metric.P99).rows[0]
+    assert (row.span("braid"), row.ratio_span) == ((2, 9), (1.0, 3.0))
+    single = results("x", [4], [2], metric.P99).rows[0]
+    assert (single.span("braid"), single.ratio_span) == (None, None)
+    assert results("x", [4, 2, 9], [2, 2], metric.P99).rows[0].ratio_span is None
 
 
 def test_a_note_stands_beside_the_misses_it_explains_and_only_there(tmp_path: Path) -> None:
@@ -58,10 +74,9 @@ def test_a_note_stands_beside_the_misses_it_explains_and_only_there(tmp_path: Pa
         "## hit*: throughput\nNot shown.\n"
     )
     found = results("consume 1 KB, cold", [1], [2], metric.BYTES_RATE)
-    found.rows += results("hit", [2], [1], metric.BYTES_RATE).rows
-    found.rows += results("riddle", [1], [2], metric.BYTES_RATE).rows
-    report.write(found, tmp_path)
-    text = (tmp_path / "RESULTS.md").read_text()
+    found = found.replaced_by(results("hit", [2], [1], metric.BYTES_RATE))
+    found = found.replaced_by(results("riddle", [1], [2], metric.BYTES_RATE))
+    text = report.page(found, "broker", "A title", "", report.read_notes(tmp_path / "NOTES.md"))
     misses = text.partition("## Misses")[2]
     assert "consume 1 KB, cold: throughput 0.50x (aim ≥ 1x)\n\nThe disk is the limit." in misses
     assert "Not shown." not in text
