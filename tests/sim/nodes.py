@@ -31,7 +31,8 @@ OPTIONS = {
     "segment.bytes": 4096,
     "index.interval.bytes": 256,
     "group.initial.rebalance.delay.ms": 0,
-    "group.share.record.lock.duration.ms": 2000,
+    "group.share.record.lock.duration.ms": 3000,
+    "group.share.auto.offset.reset": "earliest",
 }
 
 
