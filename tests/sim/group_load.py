@@ -1,4 +1,4 @@
-"""Members of groups that read `orders` for the simulation: of a consumer group (KIP-848) and of a share group.
+"""Members of groups that read `orders`: of a consumer group (KIP-848) and of a share group.
 
 They read everything and commit or accept all of it; after an error they begin anew, as clients do.
 """

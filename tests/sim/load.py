@@ -351,8 +351,7 @@ class _Copier:
             fate = Fate.ABORT if self._chance.random() < 0.25 else Fate.COMMIT
             work = Work(self._life, number)
             await self._write(some, index, work, fate)
-            if fate is Fate.COMMIT:
-                await self._commit_position(index, some[-1].offset + 1)
+            await self._commit_position(index, some[-1].offset + 1)
             await self._end(work, fate)
             if fate is Fate.COMMIT:
                 positions[index] = some[-1].offset + 1
@@ -439,7 +438,8 @@ def _good(answer: Any) -> Any:
 
 
 def _order(found: Found) -> tuple[int, int]:
-    sender, number, _ = found.value.split(b",", 2)
+    sender, number, filling = found.value.split(b",", 2)
+    assert not filling.strip(b"."), f"offset {found.offset} is not what anybody has sent: {found.value!r}"
     return int(sender), int(number)
 
 

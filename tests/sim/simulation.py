@@ -100,7 +100,7 @@ class Simulation:
         until_s = self._loop.time() + FAULTS_S
         faults.told = between.told = self._told
         await asyncio.gather(faults.run(until_s), between.run(until_s))
-        self._network.heal()
+        self._network.heal(node.name)
         acked = judge.acked
         if not await node.wait_for(lambda: judge.acked > acked + ACKED_MIN, PATIENCE_S):
             judge.complain("no progress after the faults had ended")
