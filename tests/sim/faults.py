@@ -113,8 +113,7 @@ class MachineFaults:
         if self._chance.random() < 0.7:
             # Most of what can go wrong goes wrong while something is on its way to the disk.
             await self._node.wait_for(lambda: self._node.busy, 1.0, look_s=0.001)
-            await asyncio.sleep(self._chance.choice((0.0, 0.001, 0.003)))
-        crash = self._chance.choice(list(Crash))
+        crash = self._chance.choice((*Crash, Crash.TORN, Crash.TORN))
         self._tell(f"dies: {crash.value}")
         self._node.kill(crash, silently=self._chance.random() < 0.5)
         await asyncio.sleep(self._chance.uniform(0, 1.0))
@@ -163,4 +162,4 @@ class NetworkFaults:
                 else:
                     self._network.cut(source, target)
             await asyncio.sleep(self._chance.choice((0.1, 0.6, 3.0)))
-            self._network.heal()
+            self._network.heal(self._broker)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from tests.history.checker import History
 from tests.history.exactly_once import Stage
+from tests.history.group_reading import GroupReading
 from tests.history.share_reading import ShareReading
 
 from braidmq.wire.errors import ErrorCode
 
-DELIVERIES_MAX = 5
+PARTITIONS = 2
+"""Of each topic that is judged."""
+UNBOUNDED = 1 << 30
+"""A broker that dies may forget how often it has delivered something, so nobody counts."""
 EXCUSED = {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -36,7 +40,9 @@ class Judge:
         self.broker = broker
         self.orders = History()
         self.copies = Stage("the copier")
-        self.jobs = ShareReading(DELIVERIES_MAX)
+        self.group = GroupReading()
+        self.shares = [ShareReading(UNBOUNDED) for _ in range(PARTITIONS)]
+        self._deliveries = 0
         self.complaints: list[str] = []
         self.acked = 0
         """Everything that was confirmed to anybody; grows as long as there is progress."""
@@ -44,6 +50,11 @@ class Judge:
         self._producer_ids: dict[int, str] = {}
         self.topics: dict[str, bool | None] = {}
         """Whether a topic is there, as far as was confirmed; None while that is not known."""
+
+    def delivered(self, index: int, time: int, offset: int) -> None:
+        """A member of the share group was given a record."""
+        self._deliveries += 1
+        self.shares[index].delivered(time, offset, self._deliveries)
 
     def complain(self, text: str) -> None:
         if len(self.complaints) < 20:
@@ -82,5 +93,6 @@ class Judge:
         """Everything that is wrong; to be asked once, after the final reads."""
         self.orders.conclude()
         self.copies.conclude()
-        found = [*self.orders.findings, *self.copies.findings, *self.jobs.findings]
+        found = [*self.orders.findings, *self.copies.findings, *self.group.findings]
+        found += [finding for share in self.shares for finding in share.findings]
         return self.complaints + [f"{self.broker}: {one}" for one in found]

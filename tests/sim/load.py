@@ -13,7 +13,8 @@ from typing import Any
 
 from tests.history.exactly_once import Fate, Place, Stamp, Work
 from tests.sim.client import Client, Found, Lost, Page, Refused
-from tests.sim.invariants import Judge
+from tests.sim.group_load import READERS, GroupMember, ShareMember, lived
+from tests.sim.invariants import PARTITIONS, Judge
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
 
@@ -31,7 +32,6 @@ from braidmq.wire.messages.transactions import (
 )
 from braidmq.wire.records import build_batch
 
-PARTITIONS = 2
 RETRY_S = 0.1
 TRANSACTION_TIMEOUT_MS = 5000
 COPIER = "copier"
@@ -65,6 +65,9 @@ class Load:
         self._add("copier", self._copy)
         self._add("auditor", self._read_copies)
         self._add("walker", self._walk)
+        for number in range(2):
+            self._add(f"member-{number}", self._be_member)
+            self._add(f"sharer-{number}", self._be_sharer)
         self._add("maker", self._make)
 
     def _add(self, role: str, act: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
@@ -202,6 +205,16 @@ class Load:
                     self._judge.refused("the copier", refusal.code)
             await asyncio.sleep(RETRY_S)
 
+    # -- groups ---------------------------------------------------------------------------------
+
+    async def _be_member(self, client: Client) -> None:
+        member = GroupMember(self._loop, client, self._judge, lambda: self.ended)
+        await lived(member.live, "a member", self._judge, lambda: self.ended, member.begin_anew)
+
+    async def _be_sharer(self, client: Client) -> None:
+        member = ShareMember(self._loop, client, self._judge, PARTITIONS, lambda: self.ended)
+        await lived(member.live, "a sharer", self._judge, lambda: self.ended, member.begin_anew)
+
     # -- positions and topics -------------------------------------------------------------------
 
     async def _walk(self, client: Client) -> None:
@@ -249,7 +262,7 @@ class Load:
     # -- the end --------------------------------------------------------------------------------
 
     async def drained(self, within_s: float) -> bool:
-        """Whether the copier has come to the end of what was produced, in time."""
+        """Whether everybody who reads `orders` has come to its end, in time."""
         client = Client(self._loop, self._network, f"{self._broker}-judge", self._broker)
         until_s = self._loop.time() + within_s
         while self._loop.time() < until_s:
@@ -257,7 +270,12 @@ class Load:
                 left = 0
                 for index in range(PARTITIONS):
                     page = await client.fetch("orders", index, 0, committed=False, wait_ms=0)
-                    left += page.high_watermark - await client.committed(COPIER, "orders", index)
+                    for group in (COPIER, READERS):
+                        left += page.high_watermark - await client.committed(group, "orders", index)
+                    left += sum(
+                        not self._judge.shares[index].is_settled(offset)
+                        for offset in range(page.high_watermark)
+                    )
                 if left <= 0:
                     client.close()
                     return True
@@ -291,6 +309,12 @@ class Load:
             for found in contents["copies", index]:
                 judge.copies.read(index, found.offset, _stamp(found))
             judge.copies.position(index, await client.committed(COPIER, "orders", index))
+        ends = {index: len(contents["orders", index]) for index in range(PARTITIONS)}
+        judge.group.conclude(
+            ends, {index: await client.committed(READERS, "orders", index) for index in range(PARTITIONS)}
+        )
+        for index in range(PARTITIONS):
+            judge.shares[index].conclude(ends[index])
         judge.position_of(WALKER, await client.committed(WALKER, "orders", 0))
         answer = await client.call(MetadataRequest(topics=None), MetadataResponse, 9)
         judge.found_topics({topic.name for topic in answer.topics})
@@ -327,8 +351,7 @@ class _Copier:
             fate = Fate.ABORT if self._chance.random() < 0.25 else Fate.COMMIT
             work = Work(self._life, number)
             await self._write(some, index, work, fate)
-            if fate is Fate.COMMIT:
-                await self._commit_position(index, some[-1].offset + 1)
+            await self._commit_position(index, some[-1].offset + 1)
             await self._end(work, fate)
             if fate is Fate.COMMIT:
                 positions[index] = some[-1].offset + 1
@@ -415,7 +438,8 @@ def _good(answer: Any) -> Any:
 
 
 def _order(found: Found) -> tuple[int, int]:
-    sender, number, _ = found.value.split(b",", 2)
+    sender, number, filling = found.value.split(b",", 2)
+    assert not filling.strip(b"."), f"offset {found.offset} is not what anybody has sent: {found.value!r}"
     return int(sender), int(number)
 
 

@@ -211,10 +211,10 @@ class SimNetwork:
         """Nothing gets from one to the other until `heal`."""
         self.link(source, target).cut = True
 
-    def heal(self) -> None:
-        """All links are as they should be."""
-        for link in self._links.values():
-            link.delay_s, link.piece_bytes, link.cut = 0.0005, WINDOW_BYTES, False
+    def heal(self, machine: str) -> None:
+        """All links of a machine are as they should be."""
+        for ends in [ends for ends in self._links if machine in ends]:
+            self._links[ends] = Link()
         self._go_on()
 
     def reset_between(self, one: str, other: str) -> None:

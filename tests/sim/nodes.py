@@ -31,7 +31,8 @@ OPTIONS = {
     "segment.bytes": 4096,
     "index.interval.bytes": 256,
     "group.initial.rebalance.delay.ms": 0,
-    "group.share.record.lock.duration.ms": 2000,
+    "group.share.record.lock.duration.ms": 3000,
+    "group.share.auto.offset.reset": "earliest",
 }
 
 
@@ -143,8 +144,8 @@ class Node:
 
     @property
     def busy(self) -> bool:
-        """Whether the disk is being waited for."""
-        return any(pool.busy for pool in self._pools)
+        """Whether something is being synced; the first pool does that."""
+        return bool(self._pools) and self._pools[0].busy
 
     async def wait_for(self, met: Callable[[], bool], seconds: float, look_s: float = 0.05) -> bool:
         """Whether it comes to that in time."""

@@ -24,7 +24,7 @@ from tests.sim.threads import threads_take_turns
 from braidmq.broker.broker import METADATA_NAME
 from braidmq.platform.randomness import replace_source
 
-FAULTS_S = 7.0
+FAULTS_S = 4.0
 PATIENCE_S = 30.0
 """Within which there is progress once the faults have ended, in virtual time."""
 
@@ -100,13 +100,13 @@ class Simulation:
         until_s = self._loop.time() + FAULTS_S
         faults.told = between.told = self._told
         await asyncio.gather(faults.run(until_s), between.run(until_s))
-        self._network.heal()
+        self._network.heal(node.name)
         acked = judge.acked
         if not await node.wait_for(lambda: judge.acked > acked + ACKED_MIN, PATIENCE_S):
             judge.complain("no progress after the faults had ended")
         load.ending = True
         if not await load.drained(PATIENCE_S):
-            judge.complain("the copier has not come to the end")
+            judge.complain("a reader of orders has not come to the end")
         await load.end()
         contents = await load.contents()
         await load.tell_all(contents)

@@ -6,9 +6,10 @@ import pytest
 from tests.sim.planted import BUGS, planted
 from tests.sim.simulation import Simulation
 
-SEEDS_MAX = 40
+SEEDS_MAX = 50
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """L6 T2 C6 N4: a broker with this bug does not pass."""

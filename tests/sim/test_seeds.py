@@ -36,13 +36,13 @@ def test_a_broker_keeps_its_promises_whatever_happens_to_it(start: int) -> None:
 @pytest.mark.timeout(600)
 def test_several_brokers_in_one_simulation_keep_theirs() -> None:
     """L6 W2: each for itself, on one loop and one network."""
-    assert_sound(simulate("--start", "1000", "--seeds", "2", "--nodes", "3"))
+    assert_sound(simulate("--start", "1000", "--seeds", "1", "--nodes", "3"))
 
 
 @pytest.mark.timeout(600)
 def test_a_seed_gives_the_same_run_again_down_to_the_last_byte() -> None:
     """L6: in another process, too, where everything lies at other addresses."""
-    first, again = (simulate("--start", "0", "--seeds", "3", "--digests") for _ in range(2))
+    first, again = (simulate("--start", "0", "--seeds", "2", "--digests") for _ in range(2))
     assert_sound(first)
-    assert first.stdout.count("\n") == 3
+    assert first.stdout.count("\n") == 2
     assert first.stdout == again.stdout
