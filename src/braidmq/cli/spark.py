@@ -139,7 +139,7 @@ def _tell(error: Exception) -> None:
     """Raises what the user should see instead; returns where the error is not Spark's or ours."""
     from pyspark.errors import AnalysisException, PySparkException
 
-    from braidmq.spark.java import JavaMissing
+    from braidmq.spark.java.home import JavaMissing
     from braidmq.spark.lake.commits import LakeError
     from braidmq.spark.options import OptionError
     from braidmq.spark.pipelines.failures import sentence

@@ -12,7 +12,7 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.client.security import parse_security
-from braidmq.spark.java_pattern import compile_java
+from braidmq.spark.java.pattern import compile_java
 from braidmq.spark.options import Isolation, OptionError
 from braidmq.spark.query import Bound, Query, Subscription
 from braidmq.wire.errors import ApiError, ErrorCode

@@ -14,7 +14,7 @@ from typing import Any
 
 from braidmq.client.consumer import Start
 from braidmq.client.security import SecurityError, parse_security
-from braidmq.spark.java_pattern import NotInPython, compile_java
+from braidmq.spark.java.pattern import NotInPython, compile_java
 from braidmq.spark.options import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     READ_OPTIONS,

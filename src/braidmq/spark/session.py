@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from braidmq.spark.java import find_java_home
+from braidmq.spark.java.home import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def session(
         conf.set(name, text)
     with own_interrupt_handler():
         if SparkContext._gateway is None:
-            from braidmq.spark.jvm import launch
+            from braidmq.spark.java.jvm import launch
 
             SparkContext(conf=conf, gateway=launch(conf))
         made = SparkSession.builder.config(conf=conf).getOrCreate()

@@ -141,7 +141,7 @@ def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
 
 def _session(pipeline: Pipeline, master: str) -> SparkSession:
     from braidmq.spark import session
-    from braidmq.spark.java import JavaMissing
+    from braidmq.spark.java.home import JavaMissing
     from braidmq.spark.session import SparkMissing
 
     # What Spark logs about a failed query is what we tell in one sentence, with two pages of Java around it.
