@@ -19,11 +19,12 @@ from unittest import mock
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from braidmq.spark import bulk, parquet_files
-from braidmq.spark.filters import EVERYTHING, Pushed
-from braidmq.spark.query import Query
-from braidmq.spark.splits import Split, Task
-from braidmq.spark.task import read_split, stored_batches
+from braidmq.spark import parquet_files
+from braidmq.spark.source import bulk
+from braidmq.spark.source.filters import EVERYTHING, Pushed
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.splits import Split, Task
+from braidmq.spark.source.task import read_split, stored_batches
 
 HELD = 4
 

@@ -12,10 +12,10 @@ import pytest
 
 from braidmq.client import Producer
 from braidmq.spark import parquet_files
-from braidmq.spark.columns import arrow_schema
 from braidmq.spark.lake import Archive, Lake, archive, direct
 from braidmq.spark.lake.direct import COLUMNS, DatedFiles
 from braidmq.spark.parquet_files import Written
+from braidmq.spark.source.columns import arrow_schema
 
 DAY_MS = 86_400_000
 LAST_MS = 253_402_300_799_999

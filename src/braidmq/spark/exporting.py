@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 
 from braidmq.platform.disk import RealDisk
-from braidmq.spark.bulk import asked, planned_tasks
 from braidmq.spark.options import OptionError
 from braidmq.spark.parquet_files import GroupedFile, Written, written_by_tasks
+from braidmq.spark.source.bulk import asked, planned_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from braidmq.spark.columns import arrow_schema
-from braidmq.spark.query import Query
-from braidmq.spark.splits import Task
-from braidmq.spark.task import read_task
+from braidmq.spark.source.columns import arrow_schema
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.splits import Task
+from braidmq.spark.source.task import read_task
 from braidmq.spark.told import told
 
 if TYPE_CHECKING:

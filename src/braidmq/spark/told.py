@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from braidmq.client.errors import ClientError
-from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import OptionError
 from braidmq.spark.sink_ledger import SinkError
-from braidmq.spark.times import TimestampTooLarge
+from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.timestamps import TimestampTooLarge
 from braidmq.wire.errors import ApiError
 
 TOLD = (OptionError, RecordsLost, TimestampTooLarge, SinkError, ClientError, ApiError)

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from braidmq.client.consumer import Start
-from braidmq.spark.group import group_name
 from braidmq.spark.options import Isolation, LocalLog, OptionError
-from braidmq.spark.query import parse_query
+from braidmq.spark.source.group_positions import group_name
+from braidmq.spark.source.query import parse_query
 
 MINIMUM = {"bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 

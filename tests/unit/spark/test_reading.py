@@ -28,16 +28,16 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
 from braidmq.client.groups import Groups
-from braidmq.spark import filters, limits, local_log, positions
-from braidmq.spark.batch_reader import plan_batch
-from braidmq.spark.fetch import RangeFetch, StoredBatch, committed, split_batches
-from braidmq.spark.filters import Pushed, push
-from braidmq.spark.group import GroupPositions
-from braidmq.spark.local_log import LocalRange, find_directories
 from braidmq.spark.options import Isolation, OptionError
-from braidmq.spark.query import Query, parse_query
-from braidmq.spark.splits import Range, Split, cut, tasks
-from braidmq.spark.task import read_split
+from braidmq.spark.source import filters, limits, local_log, positions
+from braidmq.spark.source.batch_reader import plan_batch
+from braidmq.spark.source.fetch import RangeFetch, StoredBatch, committed, split_batches
+from braidmq.spark.source.filters import Pushed, push
+from braidmq.spark.source.group_positions import GroupPositions
+from braidmq.spark.source.local_log import LocalRange, find_directories
+from braidmq.spark.source.query import Query, parse_query
+from braidmq.spark.source.splits import Range, Split, cut, tasks
+from braidmq.spark.source.task import read_split
 from braidmq.testing import BrokerProcess
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.loss import RecordsLost
-from braidmq.spark.positions import TopicMissing
-from braidmq.spark.query import parse_query
-from braidmq.spark.splits import Task
-from braidmq.spark.stream_reader import IDS, Json, StreamReader
+from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.positions import TopicMissing
+from braidmq.spark.source.query import parse_query
+from braidmq.spark.source.splits import Task
+from braidmq.spark.source.stream_reader import IDS, Json, StreamReader
 
 NewTopic = Callable[..., str]
 MakeReader = Callable[..., StreamReader]
@@ -146,7 +146,7 @@ def test_a_batch_that_was_planned_before_its_topic_was_made_anew_can_be_got_past
     bootstrap: str, new_topic: NewTopic, reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: of the logged range some offsets are there; those that are not are a loss, and that is all."""
-    monkeypatch.setattr("braidmq.spark.fetch.WATERMARK_PATIENCE_S", 0.0)
+    monkeypatch.setattr("braidmq.spark.source.fetch.WATERMARK_PATIENCE_S", 0.0)
     topic = new_topic()
     send(bootstrap, topic, 30)
     make_anew(bootstrap, topic, 20)

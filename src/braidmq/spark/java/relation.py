@@ -1,9 +1,9 @@
 """A DataFrame's rows in the form in which Spark takes them from a table: a `BaseRelation` of Java.
 
-Everything else that a query is planned with are interfaces, for which objects of the driver's Python can
-stand (`table.py`). This one is an abstract class, and py4j implements no classes. So it is written in Java,
-below, and compiled in the driver's memory by Janino, with which Spark itself compiles every query. It says
-nothing but what it was given, never leaves the driver, and nothing is added to Spark's class path.
+Everything else that Spark plans a query with is an interface, which objects of the driver's Python can
+implement (`source/topic_table.py`). This one is an abstract class, and py4j implements no classes. So it is
+written in Java, below, and Janino, with which Spark itself compiles every query, compiles it in the driver's
+memory. It returns only what it was given, never leaves the driver, and adds nothing to Spark's class path.
 """
 
 from __future__ import annotations

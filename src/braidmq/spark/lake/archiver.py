@@ -27,10 +27,10 @@ from braidmq.spark.lake.decode import Avro, Decoding, decode, first_registry_id
 from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
-from braidmq.spark.loss import RecordsLost
 from braidmq.spark.options import merged
-from braidmq.spark.query import parse_query
 from braidmq.spark.reach import reach
+from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.query import parse_query
 
 ROWS_PER_COMMIT = 2_000_000
 DAY_MS = 86_400_000

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from braidmq.spark.batch_reader import plan_batch
-from braidmq.spark.filters import Pushed
 from braidmq.spark.lake.schema import DATE, DAY_MICROSECONDS, LAST_DAY, RAW
 from braidmq.spark.parquet_files import GroupedFile, Written, written_by_tasks
-from braidmq.spark.query import Query
-from braidmq.spark.splits import tasks
+from braidmq.spark.source.batch_reader import plan_batch
+from braidmq.spark.source.filters import Pushed
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.splits import tasks
 
 COLUMNS = tuple(RAW.fieldNames())
 ROWS_PER_FILE = 1_000_000

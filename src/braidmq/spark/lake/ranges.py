@@ -13,7 +13,7 @@ from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake.commits import LakeError, Positions
 from braidmq.spark.lake.schema import RAW
-from braidmq.spark.positions import between
+from braidmq.spark.source.positions import between
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

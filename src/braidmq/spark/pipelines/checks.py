@@ -27,8 +27,8 @@ from braidmq.spark.pipelines.model import (
     ValueFormat,
     WindowStep,
 )
-from braidmq.spark.query import parse_query
 from braidmq.spark.sink_options import parse_sink
+from braidmq.spark.source.query import parse_query
 
 
 def check(pipeline: Pipeline, notebook: Notebook) -> None:

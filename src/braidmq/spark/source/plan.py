@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
-from braidmq.spark import positions
-from braidmq.spark.local_log import find_directories, machine
-from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import LocalLog, OptionError
-from braidmq.spark.positions import Offsets, Topology
-from braidmq.spark.query import Query
-from braidmq.spark.splits import Range, Split, cut, ranges
+from braidmq.spark.source import positions
+from braidmq.spark.source.local_log import find_directories, machine
+from braidmq.spark.source.loss import RecordsLost, report_loss
+from braidmq.spark.source.positions import Offsets, Topology
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.splits import Range, Split, cut, ranges
 
 
 def plan(

@@ -1,8 +1,8 @@
 """The columns of a topic, for Spark and for Arrow, and which of them a query wants.
 
 They are those of Spark's Kafka source, in its order. Spark does not tell a Python source which columns a
-query uses; `.schema("value binary")` does, and so does `table.py`. What is left out is neither decoded nor
-sent to the JVM.
+query uses; `.schema("value binary")` does, and so does `topic_table.py`. Columns that are left out are
+neither decoded nor sent to the JVM.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.errors import ClientError
-from braidmq.spark.fetch import CHECKED_BYTES
-from braidmq.spark.local_index import near
-from braidmq.spark.log_dirs import describe
 from braidmq.spark.options import Isolation
+from braidmq.spark.source.fetch import CHECKED_BYTES
+from braidmq.spark.source.local_index import near
+from braidmq.spark.source.log_dirs import describe
 from braidmq.wire.batch_walker import check_batches, skip_batches
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError

@@ -13,8 +13,8 @@ from functools import lru_cache
 import pyarrow as pa
 
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.columns import ARROW_TYPES, HEADER_TYPE, arrow_schema
-from braidmq.spark.times import check_times
+from braidmq.spark.source.columns import ARROW_TYPES, HEADER_TYPE, arrow_schema
+from braidmq.spark.source.timestamps import check_times
 from braidmq.wire import kernel, properties
 from braidmq.wire.compress import Buffer, Codec, inflate
 from braidmq.wire.errors import ApiError, ErrorCode

@@ -8,10 +8,10 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.client.errors import ClientError
 from braidmq.platform.clock import SystemClock
-from braidmq.spark import positions
-from braidmq.spark.log_dirs import describe
-from braidmq.spark.positions import Offsets
-from braidmq.spark.query import Query
+from braidmq.spark.source import positions
+from braidmq.spark.source.log_dirs import describe
+from braidmq.spark.source.positions import Offsets
+from braidmq.spark.source.query import Query
 from braidmq.wire.errors import ApiError, ErrorCode
 
 

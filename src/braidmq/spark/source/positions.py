@@ -14,7 +14,7 @@ from braidmq.client.offsets import list_offsets
 from braidmq.client.security import parse_security
 from braidmq.spark.java.pattern import compile_java
 from braidmq.spark.options import Isolation, OptionError
-from braidmq.spark.query import Bound, Query, Subscription
+from braidmq.spark.source.query import Bound, Query, Subscription
 from braidmq.wire.errors import ApiError, ErrorCode
 
 Offsets = dict[TopicPartition, int]

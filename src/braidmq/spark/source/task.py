@@ -11,18 +11,18 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from braidmq.client.cluster import Cluster
-from braidmq.spark import positions
-from braidmq.spark.arrow import ArrowDecoder
-from braidmq.spark.columns import COUNT, COUNTED
-from braidmq.spark.fetch import FETCH_BYTES, RangeFetch
-from braidmq.spark.filters import EVERYTHING, Pushed
 from braidmq.spark.forked import settle_in
-from braidmq.spark.local_log import LocalRange, machine
-from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import LocalLog, OptionError
-from braidmq.spark.query import Query
-from braidmq.spark.row_counter import RowCounter
-from braidmq.spark.splits import Split, Task
+from braidmq.spark.source import positions
+from braidmq.spark.source.arrow import ArrowDecoder
+from braidmq.spark.source.columns import COUNT, COUNTED
+from braidmq.spark.source.fetch import FETCH_BYTES, RangeFetch
+from braidmq.spark.source.filters import EVERYTHING, Pushed
+from braidmq.spark.source.local_log import LocalRange, machine
+from braidmq.spark.source.loss import RecordsLost, report_loss
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.row_counter import RowCounter
+from braidmq.spark.source.splits import Split, Task
 from braidmq.spark.told import told
 
 settle_in()

@@ -15,9 +15,9 @@ from braidmq.address import Address
 from braidmq.client.cluster import Cluster
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
-from braidmq.spark import positions
-from braidmq.spark.positions import Offsets
-from braidmq.spark.query import Query
+from braidmq.spark.source import positions
+from braidmq.spark.source.positions import Offsets
+from braidmq.spark.source.query import Query
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,

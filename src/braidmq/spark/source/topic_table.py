@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from braidmq.spark.columns import COUNT, COUNTED
-from braidmq.spark.filters import Condition, Pushed, condition
 from braidmq.spark.java.filters import from_java
 from braidmq.spark.java.relation import java_array, relation_of
 from braidmq.spark.options import Pushdown
+from braidmq.spark.source.columns import COUNT, COUNTED
+from braidmq.spark.source.filters import Condition, Pushed, condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from braidmq.spark.arrow import ArrowDecoder
-from braidmq.spark.columns import COUNT, arrow_schema
+from braidmq.spark.source.arrow import ArrowDecoder
+from braidmq.spark.source.columns import COUNT, arrow_schema
 from braidmq.wire.batch_walker import count_records
 from braidmq.wire.records import parse_header
 

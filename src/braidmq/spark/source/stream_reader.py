@@ -28,15 +28,15 @@ from pyspark.sql.streaming.datasource import (
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
-from braidmq.spark import limits, positions
-from braidmq.spark.group import GroupPositions
-from braidmq.spark.loss import RecordsLost, report_loss
 from braidmq.spark.options import OptionError
-from braidmq.spark.plan import directories, plan
-from braidmq.spark.positions import Missing, Offsets, Topology
-from braidmq.spark.query import Query
-from braidmq.spark.splits import Task, tasks
-from braidmq.spark.task import read_task
+from braidmq.spark.source import limits, positions
+from braidmq.spark.source.group_positions import GroupPositions
+from braidmq.spark.source.loss import RecordsLost, report_loss
+from braidmq.spark.source.plan import directories, plan
+from braidmq.spark.source.positions import Missing, Offsets, Topology
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.splits import Task, tasks
+from braidmq.spark.source.task import read_task
 from braidmq.spark.told import told
 
 NO_LIMIT = 2**62

@@ -1,9 +1,9 @@
 """Bulk batch reads: a query gets the columns and rows that it uses, or every row of columns that are named.
 
-The tasks are started by `mapInArrow` over their numbers: Spark hands on the rows of a Python data source
-through more layers. Without a schema the topic is a table which Spark tells what a query uses, and which has
-such rows made for it (`table.py`). With one there is nothing left to leave out. Spark Connect has no JVM at
-hand, and always goes that way.
+`mapInArrow` over the numbers of the tasks starts them: a Python data source hands its rows on through more
+layers of Spark. Without a schema the topic is a table: Spark says which columns and rows a query uses, and
+the table makes only those (`topic_table.py`). With a schema there is nothing left to leave out. Spark Connect
+has no JVM in this process, and always reads as with a schema.
 
 Either way the offsets are settled when `read` is called: all queries over a DataFrame see the same rows.
 """
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from braidmq.spark import columns, positions
-from braidmq.spark.batch_reader import plan_batch, settle
-from braidmq.spark.filters import EVERYTHING, Pushed
-from braidmq.spark.query import Query, parse_query
-from braidmq.spark.splits import Task, tasks
-from braidmq.spark.table import Topics, as_table
-from braidmq.spark.task import read_task
+from braidmq.spark.source import columns, positions
+from braidmq.spark.source.batch_reader import plan_batch, settle
+from braidmq.spark.source.filters import EVERYTHING, Pushed
+from braidmq.spark.source.query import Query, parse_query
+from braidmq.spark.source.splits import Task, tasks
+from braidmq.spark.source.task import read_task
+from braidmq.spark.source.topic_table import Topics, as_table
 from braidmq.spark.told import TOLD, told
 
 if TYPE_CHECKING:

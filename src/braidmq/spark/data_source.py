@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.spark import columns
 from braidmq.spark.forked import settle_in
 from braidmq.spark.options import OptionError, Pushdown
-from braidmq.spark.query import extra_columns, parse_query
 from braidmq.spark.session import check_version
+from braidmq.spark.source import columns
+from braidmq.spark.source.query import extra_columns, parse_query
 from braidmq.spark.told import told
 
 settle_in()
@@ -50,8 +50,8 @@ class BraidSource(DataSource):
 
     @told()
     def reader(self, schema: StructType) -> DataSourceReader:
-        from braidmq.spark import filters
-        from braidmq.spark.batch_reader import BatchReader, FilteringBatchReader
+        from braidmq.spark.source import filters
+        from braidmq.spark.source.batch_reader import BatchReader, FilteringBatchReader
 
         query = parse_query(self.options, streaming=False)
         wanted = query.pushdown is Pushdown.ALWAYS or (query.pushdown is Pushdown.AUTO and filters.is_safe())
@@ -61,7 +61,7 @@ class BraidSource(DataSource):
         return kind(query, columns.wanted(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from braidmq.spark.stream_reader import RefusedStream, StreamReader
+        from braidmq.spark.source.stream_reader import RefusedStream, StreamReader
 
         try:
             return StreamReader(parse_query(self.options, streaming=True), columns.wanted(schema))

@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.offsets import list_offsets
-from braidmq.spark.columns import ARROW_TYPES
+from braidmq.spark.source.columns import ARROW_TYPES
 
 PUSHABLE = ("topic", "partition", "offset", "timestamp", "tag", "messageId")
 BY_PARTITION = ("topic", "partition")

@@ -8,14 +8,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from braidmq.client.cluster import Cluster, TopicPartition
-from braidmq.spark import filters, positions
-from braidmq.spark.filters import EVERYTHING, Pushed
 from braidmq.spark.options import OptionError
-from braidmq.spark.plan import directories, plan
-from braidmq.spark.positions import Offsets
-from braidmq.spark.query import Query
-from braidmq.spark.splits import Split, Task, tasks
-from braidmq.spark.task import read_task
+from braidmq.spark.source import filters, positions
+from braidmq.spark.source.filters import EVERYTHING, Pushed
+from braidmq.spark.source.plan import directories, plan
+from braidmq.spark.source.positions import Offsets
+from braidmq.spark.source.query import Query
+from braidmq.spark.source.splits import Split, Task, tasks
+from braidmq.spark.source.task import read_task
 from braidmq.spark.told import told
 
 
