@@ -23,11 +23,11 @@ from pyspark.sql.types import (
 )
 
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark import sink_batches
 from braidmq.spark.options import OptionError
-from braidmq.spark.sink_batches import Batches, Records
-from braidmq.spark.sink_columns import RowError, layout
-from braidmq.spark.sink_options import Guarantee, parse_sink
+from braidmq.spark.sink import batches as sink_batches
+from braidmq.spark.sink.batches import Batches, Records
+from braidmq.spark.sink.columns import RowError, layout
+from braidmq.spark.sink.options import Guarantee, parse_sink
 from braidmq.wire.compress import Codec
 from braidmq.wire.kernel import murmur2
 from braidmq.wire.records import Record, records, seal_batch

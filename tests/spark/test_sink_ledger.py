@@ -13,12 +13,12 @@ from tests.spark.committed import committed
 
 from braidmq.client import Cluster
 from braidmq.client.transactional import Identity, TransactionalClient
-from braidmq.spark.sink import stream_writer
-from braidmq.spark.sink_columns import layout
-from braidmq.spark.sink_commit import TaskResult
-from braidmq.spark.sink_ledger import Decision, Ledger, Written
-from braidmq.spark.sink_options import parse_sink
-from braidmq.spark.sink_task import Place, close_sessions, write_task
+from braidmq.spark.sink.columns import layout
+from braidmq.spark.sink.commit import TaskResult
+from braidmq.spark.sink.ledger import Decision, Ledger, Written
+from braidmq.spark.sink.options import parse_sink
+from braidmq.spark.sink.task import Place, close_sessions, write_task
+from braidmq.spark.sink.writer import stream_writer
 
 SCHEMA = StructType([StructField("value", StringType())])
 PARTITIONS = 3

@@ -20,11 +20,11 @@ from braidmq.client.cluster import TopicPartition as At
 from braidmq.client.transactional import Identity, Offset, TransactionalClient
 from braidmq.client.transactions import ONGOING, Transactions
 from braidmq.platform.clock import SystemClock
-from braidmq.spark.sink_columns import layout
-from braidmq.spark.sink_commit import Committer, Outcome, TaskResult
-from braidmq.spark.sink_ledger import SinkError
-from braidmq.spark.sink_options import parse_sink
-from braidmq.spark.sink_task import Place, close_sessions, session_for, write_task
+from braidmq.spark.sink.columns import layout
+from braidmq.spark.sink.commit import Committer, Outcome, TaskResult
+from braidmq.spark.sink.ledger import SinkError
+from braidmq.spark.sink.options import parse_sink
+from braidmq.spark.sink.task import Place, close_sessions, session_for, write_task
 
 ROWS = [f"row {number}" for number in range(24)]
 SCHEMA = StructType([StructField("value", StringType())])

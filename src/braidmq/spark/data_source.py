@@ -81,4 +81,4 @@ class BraidSource(DataSource):
 
 def _sink() -> Any:
     """The writing half, imported only where something is written."""
-    return import_module("braidmq.spark.sink")
+    return import_module("braidmq.spark.sink.writer")

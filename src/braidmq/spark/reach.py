@@ -8,7 +8,7 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.connection import TIMEOUT_S
 from braidmq.client.security import SecurityError, parse_security
 from braidmq.spark.options import READ_OPTIONS, OptionError, Options
-from braidmq.spark.sink_options import SINK_OPTIONS
+from braidmq.spark.sink.options import SINK_OPTIONS
 
 CLIENT_ID = "braid-spark"
 WHAT = 'format("braid")'

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from braidmq.client.errors import ClientError
 from braidmq.spark.options import OptionError
-from braidmq.spark.sink_ledger import SinkError
+from braidmq.spark.sink.ledger import SinkError
 from braidmq.spark.source.loss import RecordsLost
 from braidmq.spark.source.timestamps import TimestampTooLarge
 from braidmq.wire.errors import ApiError

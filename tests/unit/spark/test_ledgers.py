@@ -10,7 +10,7 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.client.transactional import Identity, TransactionalClient
 from braidmq.spark.rescue.report import lags
-from braidmq.spark.sink_ledger import Decision, Ledger, Written, is_ledger
+from braidmq.spark.sink.ledger import Decision, Ledger, Written, is_ledger
 
 
 def decided(cluster: Cluster, scope: str, topic: str, tasks: int) -> None:

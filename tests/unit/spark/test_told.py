@@ -10,8 +10,8 @@ from braidmq.client import TimedOut, Unreachable
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.errors import AuthenticationFailed, ClientError
 from braidmq.spark.options import OptionError
-from braidmq.spark.sink_columns import RowError
-from braidmq.spark.sink_ledger import SinkInterrupted, sink_error
+from braidmq.spark.sink.columns import RowError
+from braidmq.spark.sink.ledger import SinkInterrupted, sink_error
 from braidmq.spark.source.loss import RecordsLost
 from braidmq.spark.source.timestamps import TimestampTooLarge
 from braidmq.spark.told import WITHOUT_TRACEBACK, told

@@ -19,7 +19,7 @@ from braidmq.spark.lake.query import open_rows
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.pipelines.frames import first_line
 from braidmq.spark.reach import reach
-from braidmq.spark.sink_options import parse_sink
+from braidmq.spark.sink.options import parse_sink
 
 
 @dataclass(frozen=True, slots=True)

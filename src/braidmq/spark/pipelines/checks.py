@@ -27,7 +27,7 @@ from braidmq.spark.pipelines.model import (
     ValueFormat,
     WindowStep,
 )
-from braidmq.spark.sink_options import parse_sink
+from braidmq.spark.sink.options import parse_sink
 from braidmq.spark.source.query import parse_query
 
 

@@ -52,7 +52,7 @@ from braidmq.spark.pipelines.model import (
     WindowStep,
 )
 from braidmq.spark.pipelines.section import Section
-from braidmq.spark.sink_options import SINK_OPTIONS
+from braidmq.spark.sink.options import SINK_OPTIONS
 
 BOOTSTRAP = "127.0.0.1:9092"
 INFER = "infer"

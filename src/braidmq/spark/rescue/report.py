@@ -25,7 +25,7 @@ from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import DAY_MICROSECONDS, LAST_DAY
 from braidmq.spark.reach import reach
-from braidmq.spark.sink_ledger import is_ledger
+from braidmq.spark.sink.ledger import is_ledger
 from braidmq.wire.messages.groups import ListedGroup
 
 BUCKETS_MAX = 200

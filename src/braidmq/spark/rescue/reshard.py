@@ -33,7 +33,7 @@ from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
 from braidmq.spark.rescue.translate import Translation, as_offsets, translate
-from braidmq.spark.sink_ledger import is_ledger
+from braidmq.spark.sink.ledger import is_ledger
 from braidmq.wire.errors import ApiError, ErrorCode
 
 CAUGHT_UP_RECORDS = 1_000

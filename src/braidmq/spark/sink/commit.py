@@ -12,7 +12,7 @@ The way through, in the order of events:
    broker has few to remember. An id whose transaction is open is left to its holder: an earlier run, or an
    earlier try of the stage, whose attempts Spark counts from 0 again. The task then takes an id of its own.
 2. The driver checks that all these transactions are still open, and then decides: one small transaction, the
-   chief's, commits the batch's number and all identities to the query's ledger (`sink_ledger.py`).
+   chief's, commits the batch's number and all identities to the query's ledger (`ledger.py`).
 3. The driver commits the tasks' transactions. They need nobody's memory for that: anyone who reads the ledger
    can do it, and doing it again changes nothing.
 
@@ -64,7 +64,7 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.errors import ClientError
 from braidmq.client.transactional import FENCED, Identity, TransactionalClient
 from braidmq.client.transactions import ONGOING, Transactions
-from braidmq.spark.sink_ledger import Decision, Ledger, Overtaken, SinkError, Written
+from braidmq.spark.sink.ledger import Decision, Ledger, Overtaken, SinkError, Written
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import DescribedTransactionState
 

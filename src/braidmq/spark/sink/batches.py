@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.sink_columns import Layout, RowError, by_topic, columns_of, keys_of, partitions_of
+from braidmq.spark.sink.columns import Layout, RowError, by_topic, columns_of, keys_of, partitions_of
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.column_writer import (
     Columns,

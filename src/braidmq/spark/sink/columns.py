@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from braidmq.spark.options import OptionError
-from braidmq.spark.sink_ledger import SinkError
+from braidmq.spark.sink.ledger import SinkError
 from braidmq.wire.column_writer import ByteColumn, Columns, HeaderColumn, NumberColumn
 from braidmq.wire.properties import DELIVER_AT, TAG
 

@@ -17,17 +17,17 @@ from braidmq.client.errors import ClientError
 from braidmq.client.producer import Acks
 from braidmq.client.transactional import PROTOCOL_2, Identity, TransactionalClient
 from braidmq.client.transactions import ONGOING
-from braidmq.spark.sink_batches import Batches, Records
-from braidmq.spark.sink_columns import Layout
-from braidmq.spark.sink_commit import (
+from braidmq.spark.sink.batches import Batches, Records
+from braidmq.spark.sink.columns import Layout
+from braidmq.spark.sink.commit import (
     Outcome,
     TaskResult,
     check_not_ahead,
     check_same_rows,
     finish_task,
 )
-from braidmq.spark.sink_ledger import Decision, Ledger, sink_error
-from braidmq.spark.sink_options import Guarantee, SinkOptions, connect
+from braidmq.spark.sink.ledger import Decision, Ledger, sink_error
+from braidmq.spark.sink.options import Guarantee, SinkOptions, connect
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from braidmq.wire.records import NO_PRODUCER, NO_SEQUENCE, seal_batch

@@ -5,8 +5,8 @@
         .option("checkpointLocation", "/data/orders-checkpoint").start()
 
 Spark makes a writer on the driver and sends it to the tasks; what tasks return comes back to `commit` or
-`abort` on the driver, in a process of their own. The work is elsewhere: `sink_columns` says what can be
-written, `sink_batches` makes batches of it, `sink_task` sends them, and `sink_commit` says why every row
+`abort` on the driver, in a process of their own. The work is elsewhere: `columns` says what can be
+written, `batches` makes batches of it, `task` sends them, and `commit` says why every row
 arrives once.
 """
 
@@ -27,11 +27,11 @@ from pyspark.sql.types import StructType
 
 from braidmq.client.errors import ClientError
 from braidmq.spark.forked import settle_in
-from braidmq.spark.sink_columns import Layout, layout
-from braidmq.spark.sink_commit import Committer, TaskResult
-from braidmq.spark.sink_ledger import SinkError, sink_error
-from braidmq.spark.sink_options import SinkOptions, check_topic, parse_sink, write_number
-from braidmq.spark.sink_task import Place, session_for, write_task
+from braidmq.spark.sink.columns import Layout, layout
+from braidmq.spark.sink.commit import Committer, TaskResult
+from braidmq.spark.sink.ledger import SinkError, sink_error
+from braidmq.spark.sink.options import SinkOptions, check_topic, parse_sink, write_number
+from braidmq.spark.sink.task import Place, session_for, write_task
 from braidmq.spark.told import told
 from braidmq.wire.errors import ApiError
 
