@@ -19,7 +19,7 @@ from unittest import mock
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from braidmq.spark import parquet_files
+from braidmq.spark.parquet import files as parquet_files
 from braidmq.spark.source import bulk
 from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.query import Query

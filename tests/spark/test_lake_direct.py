@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.client import Producer
-from braidmq.spark import parquet_files
 from braidmq.spark.lake import Archive, Lake, archive, direct
 from braidmq.spark.lake.direct import COLUMNS, DatedFiles
-from braidmq.spark.parquet_files import Written
+from braidmq.spark.parquet import files as parquet_files
+from braidmq.spark.parquet.files import Written
 from braidmq.spark.source.columns import arrow_schema
 
 DAY_MS = 86_400_000

@@ -16,10 +16,10 @@ from tests.spark.running_workers import planners
 
 from braidmq.client import Producer
 from braidmq.spark import session as make_session
-from braidmq.spark.forked import SESSION
 from braidmq.spark.java import home as java_home
 from braidmq.spark.java.home import JavaMissing, find_java_home, java_version, packaged_java_home
 from braidmq.spark.session import OLDEST, SparkMissing, check_version, memory_for_machine_mb, settings
+from braidmq.spark.worker import SESSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

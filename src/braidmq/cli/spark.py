@@ -74,11 +74,11 @@ def read_command_config(file: Path | None) -> dict[str, str]:
 
 def connected(bootstrap: str, options: Mapping[str, str]) -> Cluster:
     """The cluster that a command asks before it starts Spark; UserMistake where the options cannot be."""
+    from braidmq.spark.cluster import open_cluster
     from braidmq.spark.options import OptionError
-    from braidmq.spark.reach import reach
 
     try:
-        return reach(bootstrap, options)
+        return open_cluster(bootstrap, options)
     except OptionError as error:
         raise UserMistake(str(error)) from None
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from braidmq.spark.session import session
 
 if TYPE_CHECKING:
-    from braidmq.spark.exporting import export
+    from braidmq.spark.parquet.export import export
     from braidmq.spark.source.bulk import read
     from braidmq.spark.source.lag import lag
 
 __all__ = ["export", "lag", "read", "session"]
 
-_LATER = {"export": "exporting", "lag": "source.lag", "read": "source.bulk"}
+_LATER = {"export": "parquet.export", "lag": "source.lag", "read": "source.bulk"}
 """On first use: they need pyspark, which `session` looks for with a clear message."""
 
 

@@ -1,4 +1,4 @@
-"""The process Spark forks its task workers from: Spark's own, with what `forked.py` changes from the start.
+"""The process Spark forks its task workers from: Spark's own, with what `worker.py` changes from the start.
 
 So tasks of any Python function are quick in our sessions. Started by Spark as a module, through
 `spark.python.daemon.module`; on a worker machine it needs nothing but this package.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark import daemon
 
-from braidmq.spark.forked import change
+from braidmq.spark.worker import change
 
 if __name__ == "__main__":
     change(daemon)

@@ -21,12 +21,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from braidmq.spark.forked import settle_in
+from braidmq.spark.errors import without_traceback
 from braidmq.spark.options import OptionError, Pushdown
 from braidmq.spark.session import check_version
 from braidmq.spark.source import columns
 from braidmq.spark.source.query import extra_columns, parse_query
-from braidmq.spark.told import told
+from braidmq.spark.worker import settle_in
 
 settle_in()
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -44,11 +44,11 @@ class BraidSource(DataSource):
     def name(cls) -> str:
         return "braid"
 
-    @told()
+    @without_traceback()
     def schema(self) -> str:
         return columns.ddl(*extra_columns(self.options))
 
-    @told()
+    @without_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
         from braidmq.spark.source import filters
         from braidmq.spark.source.batch_reader import BatchReader, FilteringBatchReader
@@ -68,12 +68,12 @@ class BraidSource(DataSource):
         except OptionError as error:
             return RefusedStream(error)
 
-    @told()
+    @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         made: DataSourceWriter = _sink().batch_writer(self.options, schema, overwrite)
         return made
 
-    @told()
+    @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         made: DataSourceStreamWriter = _sink().stream_writer(self.options, schema, overwrite)
         return made

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from braidmq.address import AddressError, parse_addresses
+from braidmq.spark.errors import UserError
 
 PREFIX = "kafka."
 DEFAULT_REQUEST_TIMEOUT_MS = 60_000
 
 
-class OptionError(ValueError):
-    """An option that cannot be; the message names it and what would be right."""
+class OptionError(UserError, ValueError):
+    """An option with a wrong name or value; the message names it and what would be right."""
 
 
 class Isolation(Enum):

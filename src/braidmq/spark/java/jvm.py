@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
-from braidmq.spark.forked import SESSION
+from braidmq.spark.worker import SESSION
 
 UNWANTED = (b"WARNING: Using incubator modules: ",)
 STDERR = 2

@@ -20,6 +20,7 @@ from pyspark.sql import functions as fn
 from braidmq.client.cluster import Cluster
 from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import LakeError, Table, TopicIds
 from braidmq.spark.lake.compaction import tidy
@@ -28,7 +29,6 @@ from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
 from braidmq.spark.lake.schema import DATE, dated, utc_date
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.options import merged
-from braidmq.spark.reach import reach
 from braidmq.spark.source.loss import RecordsLost
 from braidmq.spark.source.query import parse_query
 
@@ -73,7 +73,7 @@ class Step:
 
 def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
     """Archives everything that is there at the call, one step per commit."""
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         ids = ranges.topic_ids(cluster, job.topics)
         there = ranges.whole(cluster, job.topics)
         table = lake.create()

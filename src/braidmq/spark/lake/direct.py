@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from braidmq.spark.lake.schema import DATE, DAY_MICROSECONDS, LAST_DAY, RAW
-from braidmq.spark.parquet_files import GroupedFile, Written, written_by_tasks
+from braidmq.spark.parquet.files import GroupedFile, Written, written_by_tasks
 from braidmq.spark.source.batch_reader import plan_batch
 from braidmq.spark.source.filters import Pushed
 from braidmq.spark.source.query import Query

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from braidmq.client.groups import Groups
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.query import open_rows
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.pipelines.frames import first_line
-from braidmq.spark.reach import reach
 from braidmq.spark.sink.options import parse_sink
 
 
@@ -87,7 +87,7 @@ def reimport(
     options = {**(client_options or {}), "bootstrap.servers": bootstrap, "topic": topic, "writeId": write_id}
     known = parse_sink(options, streaming=False, overwrite=False)
     assert known.scope is not None
-    with reach(bootstrap, client_options or {}) as cluster:
+    with open_cluster(bootstrap, client_options or {}) as cluster:
         decided = bool(Groups(cluster).committed(known.scope, "classic"))
     as_records(rows, keep_partitions).write.format("braid").options(**options).mode("append").save()
     return not decided

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from braidmq.client.cluster import Cluster
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.options import CLIENT_OPTIONS, PREFIX, OptionError, merged
 from braidmq.spark.options import Options as CheckedOptions
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import Options, Pipeline, TopicSink, TopicSource
-from braidmq.spark.reach import reach
 
 CLIENT_ID = "braid-pipeline"
 TIMEOUT_S = 10.0
@@ -51,10 +51,10 @@ def connection_options(own: Options) -> Options:
 
 
 def connect(pipeline: Pipeline, part: TopicSource | TopicSink | None = None) -> Cluster:
-    """Reached as the queries of that part reach it."""
+    """Connected with the same settings as the queries of that source or sink."""
     place = part.place if part is not None else pipeline.place.file
     try:
         options = topic_options(pipeline, part.options if part is not None else ())
-        return reach(options["bootstrap.servers"], options, CLIENT_ID, TIMEOUT_S)
+        return open_cluster(options["bootstrap.servers"], options, CLIENT_ID, TIMEOUT_S)
     except OptionError as error:
         raise PipelineError(f"{place}: options: {error}") from None

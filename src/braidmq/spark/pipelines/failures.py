@@ -32,7 +32,7 @@ _PYTHON_ERROR = re.compile(
     r"^\s*(?:[a-z_][\w.]*\.)?([A-Z]\w+(?:Error|Exception|Exit|Warning)?): (.+)$", re.MULTILINE
 )
 _TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
-"""One of our failures that came without a traceback (`told.py`)."""
+"""One of our failures that came without a traceback (`errors.py`)."""
 _BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
 """How the bridge to Java begins what it found there."""
 _WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")

@@ -24,13 +24,13 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from braidmq.client.admin import Admin
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import Table
 from braidmq.spark.lake.reimport import as_records
 from braidmq.spark.lake.schema import DATE, utc_date
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines.failures import sentence
-from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import REDRIVEN, header_map, with_header
 
@@ -78,7 +78,7 @@ class Redriven:
 
 def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redriven:
     """Sends what is chosen; what an earlier run had planned and not finished comes first."""
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         Admin(cluster).partition_indexes(job.to)
         ids = ranges.topic_ids(cluster, [job.dead_letters])
         spans = ranges.whole(cluster, [job.dead_letters])

@@ -22,9 +22,9 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Consumer, Start
 from braidmq.client.groups import Groups, Position
 from braidmq.client.offsets import list_offsets
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import DAY_MICROSECONDS, LAST_DAY
-from braidmq.spark.reach import reach
 from braidmq.spark.sink.ledger import is_ledger
 from braidmq.wire.messages.groups import ListedGroup
 
@@ -146,7 +146,7 @@ def batches(
     def read(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
             for row in piece.to_pylist():
-                with reach(bootstrap, options or {}) as cluster:
+                with open_cluster(bootstrap, options or {}) as cluster:
                     yield from _headers(cluster, **row)
 
     return tasks.mapInArrow(read, BATCHES)

@@ -26,10 +26,10 @@ from braidmq.client.consumer import Start
 from braidmq.client.groups import Groups
 from braidmq.client.offsets import list_offsets
 from braidmq.platform.disk import RealDisk
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.partitioner import Partitioner
-from braidmq.spark.reach import reach
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
 from braidmq.spark.rescue.translate import Translation, as_offsets, translate
@@ -72,7 +72,7 @@ class Progress:
 
 def prepare(job: Reshard) -> bool:
     """Makes the new topic with the options of the old one; False if it is there and we go on filling it."""
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         admin = Admin(cluster)
         admin.partition_indexes(job.topic)
         if job.into == job.topic:
@@ -189,13 +189,13 @@ def _watched(query: StreamingQuery) -> Iterator[int]:
 
 
 def _ends(job: Reshard) -> dict[int, int]:
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         return {at.partition: end for at, (_, end) in ranges.whole(cluster, [job.topic]).items()}
 
 
 def _refuse_open(job: Reshard, ends: Mapping[int, int]) -> None:
     """RescueError where records lie behind `ends`: reading committed ones stops at an open transaction."""
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         partitions = {TopicPartition(job.topic, partition): end for partition, end in ends.items()}
         last = list_offsets(cluster, dict.fromkeys(partitions, int(Start.LATEST)))
     for at, end in partitions.items():
@@ -207,7 +207,7 @@ def _refuse_open(job: Reshard, ends: Mapping[int, int]) -> None:
 
 
 def _ahead(job: Reshard, ends: Mapping[int, int]) -> int:
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         committed = Groups(cluster).committed(job.group)
     reached = {at.partition: offset for at, offset in committed.items()}
     return sum(end - reached.get(partition, 0) for partition, end in ends.items())
@@ -217,7 +217,7 @@ def switch(
     spark: SparkSession, job: Reshard, dry_run: bool, told: Callable[[str], None] = lambda _: None
 ) -> list[Translation]:
     """Gives every group of the old topic its place in the new one; all records must have been copied."""
-    with reach(job.bootstrap, job.client_options) as cluster:
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         groups = Groups(cluster)
         committed, moved = _groups(groups, job)
         for name in moved:
@@ -232,7 +232,7 @@ def switch(
     finally:
         copies.unpersist()
     if not dry_run:
-        with reach(job.bootstrap, job.client_options) as cluster:
+        with open_cluster(job.bootstrap, job.client_options) as cluster:
             for each in found:
                 Groups(cluster).commit(each.group, as_offsets(job.into, each.positions))
     return found

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from braidmq.client.cluster import TopicPartition
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import within
 from braidmq.spark.lake.table import Lake
-from braidmq.spark.reach import reach
 from braidmq.spark.rescue.audit import DEFAULT_COMPARED
 from braidmq.spark.rescue.failure import RescueError
 
@@ -65,7 +65,7 @@ class Opening:
         return ranges.read_ranges(self.spark, self.bootstrap, spans, self.client_options)
 
     def whole(self, topic: str) -> dict[TopicPartition, tuple[int, int]]:
-        with reach(self.bootstrap, self.client_options) as cluster:
+        with open_cluster(self.bootstrap, self.client_options) as cluster:
             return ranges.whole(cluster, [topic])
 
 

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.offsets import list_offsets
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
-from braidmq.spark.reach import reach
 from braidmq.spark.rescue import plots, report
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class Wanted:
 
 def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] = lambda _: None) -> Report:
     """Computes every figure; `told` hears what is being worked on."""
-    with reach(wanted.bootstrap, wanted.client_options) as cluster:
+    with open_cluster(wanted.bootstrap, wanted.client_options) as cluster:
         told("reading offsets and groups")
         spans = _spans(cluster, wanted)
         lags = report.lags(cluster, wanted.topics)

@@ -26,6 +26,7 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.client.transactional import FENCED, Identity, Offset, TransactionalClient
 from braidmq.client.transactions import ONGOING
+from braidmq.spark.errors import UserError
 from braidmq.wire.errors import ApiError, ErrorCode
 
 TEXT_BYTES_MAX = 4_096
@@ -40,8 +41,8 @@ DECISION_S_MAX = 1.0
 """A decision takes two requests. One that is open for longer was left by a driver that died in between."""
 
 
-class SinkError(RuntimeError):
-    """A write that cannot go on; the message says why and what to do."""
+class SinkError(UserError):
+    """A write that cannot continue; the message says why and what to do."""
 
 
 class SinkInterrupted(SinkError):

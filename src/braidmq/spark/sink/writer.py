@@ -26,13 +26,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from braidmq.client.errors import ClientError
-from braidmq.spark.forked import settle_in
+from braidmq.spark.errors import without_traceback
 from braidmq.spark.sink.columns import Layout, layout
 from braidmq.spark.sink.commit import Committer, TaskResult
 from braidmq.spark.sink.ledger import SinkError, sink_error
 from braidmq.spark.sink.options import SinkOptions, check_topic, parse_sink, write_number
 from braidmq.spark.sink.task import Place, session_for, write_task
-from braidmq.spark.told import told
+from braidmq.spark.worker import settle_in
 from braidmq.wire.errors import ApiError
 
 settle_in()
@@ -73,13 +73,13 @@ class BatchWriter(DataSourceArrowWriter):
         self._scope = options.scope
         self._family = f"{self._scope}/" if self._scope else f"{options.prefix}/{run}/"
 
-    @told()
+    @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
         place = Place(self._family, self._scope, self._number, self._run, *_attempt(context))
         return write_task(self._options, self._where, iterator, place)
 
-    @told()
+    @without_traceback()
     def commit(self, messages: Messages) -> None:
         try:
             self._committer().commit(self._number, _results(messages))
@@ -88,7 +88,7 @@ class BatchWriter(DataSourceArrowWriter):
             text = f"the write could not be committed, or not wholly: {error}; {again}"
             raise sink_error(error, text) from None
 
-    @told()
+    @without_traceback()
     def abort(self, messages: Messages) -> None:
         self._committer().abort(self._number, _results(messages))
 
@@ -104,7 +104,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._where = where
         self._checkpoint = checkpoint
 
-    @told()
+    @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
         batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
@@ -115,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         place = Place(f"{scope}/", scope, int(batch), run, *_attempt(context))
         return write_task(self._options, self._where, iterator, place)
 
-    @told()
+    @without_traceback()
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         results = _results(messages)
         if committer := self._committer(results):
@@ -125,7 +125,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 text = f"batch {batchId} could not be committed, or not wholly: {error}"
                 raise sink_error(error, f"{text}; start the query again") from None
 
-    @told()
+    @without_traceback()
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         results = _results(messages)
         if committer := self._committer(results):

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.spark.errors import without_traceback
 from braidmq.spark.options import OptionError
 from braidmq.spark.source import filters, positions
 from braidmq.spark.source.filters import EVERYTHING, Pushed
@@ -16,7 +17,6 @@ from braidmq.spark.source.positions import Offsets
 from braidmq.spark.source.query import Query
 from braidmq.spark.source.splits import Split, Task, tasks
 from braidmq.spark.source.task import read_task
-from braidmq.spark.told import told
 
 
 class BatchReader(DataSourceReader):
@@ -27,7 +27,7 @@ class BatchReader(DataSourceReader):
         self.columns = columns
         self.pushed = EVERYTHING
 
-    @told()
+    @without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
         return tasks(plan_batch(self.query, self.pushed), self.query.tasks_are_counted)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from braidmq.spark.errors import USER_ERRORS, without_traceback
 from braidmq.spark.source import columns, positions
 from braidmq.spark.source.batch_reader import plan_batch, settle
 from braidmq.spark.source.filters import EVERYTHING, Pushed
@@ -23,7 +24,6 @@ from braidmq.spark.source.query import Query, parse_query
 from braidmq.spark.source.splits import Task, tasks
 from braidmq.spark.source.task import read_task
 from braidmq.spark.source.topic_table import Topics, as_table
-from braidmq.spark.told import TOLD, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +106,7 @@ def _table(spark: SparkSession, query: Query) -> DataFrame:
         schema = _parsed(columns.columns_ddl(names))
         try:
             planned = planned_tasks(settled, pushed)
-        except TOLD as error:
+        except USER_ERRORS as error:
             # Raised while Spark plans, it would be an internal error of Spark with a page of Java.
             return spark.range(1).mapInArrow(_refusal(error), schema)
         return _mapped(spark, settled, names, schema, planned, pushed)
@@ -138,7 +138,7 @@ def _mapped(
 def _refusal(reason: Exception) -> Callable[[Arrow], Arrow]:
     def run(numbers: Arrow) -> Arrow:
         for _ in numbers:
-            with told():
+            with without_traceback():
                 raise reason
         yield from ()
 

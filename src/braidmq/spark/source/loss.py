@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from braidmq.client.cluster import TopicPartition
+from braidmq.spark.errors import UserError
 
 log = logging.getLogger("braidmq.spark")
 
@@ -17,7 +18,7 @@ ADVICE_MADE_ANEW = (
 )
 
 
-class RecordsLost(RuntimeError):
+class RecordsLost(UserError):
     """Offsets from `first` on, and before `end`, cannot be read any more."""
 
     def __init__(

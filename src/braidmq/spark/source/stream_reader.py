@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
+from braidmq.spark.errors import without_traceback
 from braidmq.spark.options import OptionError
 from braidmq.spark.source import limits, positions
 from braidmq.spark.source.group_positions import GroupPositions
@@ -37,7 +38,6 @@ from braidmq.spark.source.positions import Missing, Offsets, Topology
 from braidmq.spark.source.query import Query
 from braidmq.spark.source.splits import Task, tasks
 from braidmq.spark.source.task import read_task
-from braidmq.spark.told import told
 
 NO_LIMIT = 2**62
 """A limit that does not bind: with none at all Spark asks for everything at once."""
@@ -61,14 +61,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets = {}
         self._pace = limits.Pace(query)
 
-    @told()
+    @without_traceback()
     def initialOffset(self) -> Json:  # noqa: N802
         some = self._refresh(Missing.IS_AN_ERROR).partitions
         return self._to_json(
             positions.resolve(self._connected(), self.query, some, self.query.start, "starting")
         )
 
-    @told()
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The target itself is taken with the first question for what is new: Spark asks where to begin
         in between, and a start at the latest offset must not lie behind it."""
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(NO_LIMIT)
         return ReadAllAvailable()
 
-    @told()
+    @without_traceback()
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         if self._target is None:
             self._ends = self._latest(self._refresh().partitions)
@@ -108,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
         return to_json(self._ends) if self._ends else None
 
-    @told()
+    @without_traceback()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begins, ends = self._still_meant(start, end.get(IDS, {})), from_json(end)
         if not ends.keys() <= self._topology.leaders.keys():
@@ -212,15 +212,15 @@ class RefusedStream(DataSourceStreamReader):
     def __init__(self, reason: OptionError) -> None:
         self.reason = reason
 
-    @told()
+    @without_traceback()
     def initialOffset(self) -> Json:  # noqa: N802
         raise self.reason
 
-    @told()
+    @without_traceback()
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
         raise self.reason
 
-    @told()
+    @without_traceback()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
         raise self.reason
 

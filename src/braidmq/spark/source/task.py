@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from braidmq.client.cluster import Cluster
-from braidmq.spark.forked import settle_in
+from braidmq.spark.errors import without_traceback
 from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.source import positions
 from braidmq.spark.source.arrow import ArrowDecoder
@@ -23,7 +23,7 @@ from braidmq.spark.source.loss import RecordsLost, report_loss
 from braidmq.spark.source.query import Query
 from braidmq.spark.source.row_counter import RowCounter
 from braidmq.spark.source.splits import Split, Task
-from braidmq.spark.told import told
+from braidmq.spark.worker import settle_in
 
 settle_in()
 
@@ -35,7 +35,7 @@ def read_task(
     query: Query, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The records of all splits of a task that meet the filters which were pushed down."""
-    with told():
+    with without_traceback():
         for split in task.splits:
             for batch in read_split(query, columns, split):
                 yield from pushed.keep(batch)

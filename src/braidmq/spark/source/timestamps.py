@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from braidmq.client.cluster import TopicPartition
+from braidmq.spark.errors import UserError
 
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 
 
-class TimestampTooLarge(RuntimeError):
+class TimestampTooLarge(UserError):
     """A record whose timestamp cannot be one of Spark's."""
 
     def __init__(self, at: TopicPartition, offset: int) -> None:

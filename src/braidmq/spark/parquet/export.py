@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from braidmq.platform.disk import RealDisk
 from braidmq.spark.options import OptionError
-from braidmq.spark.parquet_files import GroupedFile, Written, written_by_tasks
+from braidmq.spark.parquet.files import GroupedFile, Written, written_by_tasks
 from braidmq.spark.source.bulk import asked, planned_tasks
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which failures reach the driver as a sentence, and which of those may pass."""
+"""Which failures reach the driver without a traceback, and which of those may pass."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from braidmq.client import TimedOut, Unreachable
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.errors import AuthenticationFailed, ClientError
+from braidmq.spark.errors import WITHOUT_TRACEBACK, without_traceback
 from braidmq.spark.options import OptionError
 from braidmq.spark.sink.columns import RowError
 from braidmq.spark.sink.ledger import SinkInterrupted, sink_error
 from braidmq.spark.source.loss import RecordsLost
 from braidmq.spark.source.timestamps import TimestampTooLarge
-from braidmq.spark.told import WITHOUT_TRACEBACK, told
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
 @pytest.mark.parametrize(
-    ("failure", "is_told"),
+    ("failure", "is_plain"),
     [
         (OptionError("no such option"), True),
         (RecordsLost(TopicPartition("orders", 0), 1, 2), True),
@@ -32,13 +32,13 @@ from braidmq.wire.errors import ApiError, ErrorCode
     ],
 )
 def test_a_traceback_is_left_out_where_the_message_is_the_whole_story(
-    failure: Exception, is_told: bool, monkeypatch: pytest.MonkeyPatch
+    failure: Exception, is_plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1 S3: and kept where somebody has to look for a mistake in a program."""
     monkeypatch.setenv(WITHOUT_TRACEBACK, "")
-    with pytest.raises(type(failure)), told():
+    with pytest.raises(type(failure)), without_traceback():
         raise failure
-    assert bool(os.environ[WITHOUT_TRACEBACK]) == is_told
+    assert bool(os.environ[WITHOUT_TRACEBACK]) == is_plain
 
 
 @pytest.mark.parametrize(

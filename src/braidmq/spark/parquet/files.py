@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braidmq.spark.errors import without_traceback
 from braidmq.spark.source.columns import arrow_schema
 from braidmq.spark.source.query import Query
 from braidmq.spark.source.splits import Task
 from braidmq.spark.source.task import read_task
-from braidmq.spark.told import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def written_by_tasks(
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                with told():
+                with without_traceback():
                     files = files_of(number)
                     for rows in read_task(query, columns, planned[number]):
                         files.add(rows)

@@ -14,7 +14,7 @@ CLIENT_ID = "braid-spark"
 WHAT = 'format("braid")'
 
 
-def reach(
+def open_cluster(
     bootstrap: str, options: Mapping[str, str], client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S
 ) -> Cluster:
     """With the security that options of `format("braid")` describe; nothing is sent before a question.

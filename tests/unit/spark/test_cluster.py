@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from braidmq.client.errors import ClientError
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake.archiver import Archive, archive
 from braidmq.spark.lake.table import Lake
 from braidmq.spark.options import OptionError
-from braidmq.spark.reach import reach
 from braidmq.spark.rescue import redrive, reshard, summary
 from braidmq.spark.rescue.sides import Opening
 
@@ -85,4 +85,4 @@ def test_a_job_speaks_tls_where_its_options_say_so(
 def test_a_wrong_option_is_told(options: dict[str, str], said: str) -> None:
     """S6: in a sentence."""
     with pytest.raises(OptionError, match=said):
-        reach("127.0.0.1:9092", options)
+        open_cluster("127.0.0.1:9092", options)

@@ -1,4 +1,4 @@
-"""What Spark's forked processes collect after each request, and print when a query ends."""
+"""What Spark's worker processes collect after each request, and print when a query ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from types import ModuleType
 
 import pytest
 
-from braidmq.spark import forked
-from braidmq.spark.forked import SESSION, settle_in
+from braidmq.spark import worker
+from braidmq.spark.worker import SESSION, settle_in
 
 
 def in_a_daemon(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """As in a process that was forked from Spark's own daemon."""
+    """As in a process that was worker from Spark's own daemon."""
     daemon = ModuleType("__main__")
     daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
     daemon.traceback, daemon.gc = traceback, gc  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def test_a_broken_pipe_is_no_news_and_anything_else_is(
 def test_sessions_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: their processes import our source too, and run code that is not ours."""
     monkeypatch.delenv(SESSION, raising=False)
-    monkeypatch.setattr(forked, "keep_memory", lambda: pytest.fail("memory is not ours to keep"))
+    monkeypatch.setattr(worker, "keep_memory", lambda: pytest.fail("memory is not ours to keep"))
     daemon = in_a_daemon(monkeypatch)
     settle_in()
     assert (daemon.traceback, daemon.gc) == (traceback, gc)
@@ -75,13 +75,13 @@ def test_what_is_left_after_the_first_requests_is_not_looked_at_again(
 ) -> None:
     """S1: after 1, 2, 4, … and 64 of them; garbage is found after every one."""
     frozen_after: list[int] = []
-    monkeypatch.setattr(forked, "_requests", 0)
-    monkeypatch.setattr(gc, "freeze", lambda: frozen_after.append(forked._requests))
+    monkeypatch.setattr(worker, "_requests", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen_after.append(worker._requests))
     for _ in range(200):
         knot: list[object] = []
         knot.append(knot)
         del knot
-        assert forked.collect() >= 1
+        assert worker.collect() >= 1
     assert frozen_after == [1, 2, 4, 8, 16, 32, 64]
 
 
@@ -90,7 +90,7 @@ def test_a_buffer_that_is_freed_is_used_again() -> None:
     """S3: the next one of a megabyte does not come from the kernel page by page."""
     program = """
 import resource, sys
-from braidmq.spark.forked import keep_memory
+from braidmq.spark.worker import keep_memory
 if sys.argv[1] == "kept":
     keep_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
