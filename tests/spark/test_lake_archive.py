@@ -21,9 +21,9 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.platform.disk import RealDisk, RealFile
+from braidmq.spark.avro import AvroSchema, Framing
 from braidmq.spark.lake import Archive, Avro, Conflict, Json, Lake, LakeError, archive, compact, sweep
 from braidmq.spark.lake.schema import dated
-from braidmq.spark.pipelines.model import AvroSchema, Framing
 
 NewTopic = Callable[..., str]
 DAY_MS = 86_400_000

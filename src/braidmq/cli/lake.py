@@ -323,8 +323,8 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
 def _decoding(
     spark: SparkSession, decode: Decode | None, schema: str | None, registry_id: int | None
 ) -> Decoding | None:
+    from braidmq.spark.avro import AvroSchema, Framing
     from braidmq.spark.lake.decode import Avro, Json, fields_of
-    from braidmq.spark.pipelines.model import AvroSchema, Framing
 
     if decode is None:
         return None

@@ -139,17 +139,9 @@ def _tell(error: Exception) -> None:
     """Raises what the user should see instead; returns where the error is not Spark's or ours."""
     from pyspark.errors import AnalysisException, PySparkException
 
-    from braidmq.spark.java.home import JavaMissing
-    from braidmq.spark.lake.commits import LakeError
-    from braidmq.spark.options import OptionError
-    from braidmq.spark.pipelines.failures import sentence
-    from braidmq.spark.pipelines.mistakes import PipelineError
-    from braidmq.spark.rescue.failure import RescueError
-    from braidmq.spark.rescue.plots import PlotsMissing
-    from braidmq.spark.session import SparkMissing
+    from braidmq.spark.errors import UserError, sentence
 
-    ours = (LakeError, PipelineError, RescueError, PlotsMissing, OptionError, SparkMissing, JavaMissing)
-    if isinstance(error, (*ours, AnalysisException)):
+    if isinstance(error, UserError | AnalysisException):
         raise UserMistake(sentence(str(error))) from None
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         raise UserMistake(": ".join(filter(None, (error.filename, error.strerror)))) from None

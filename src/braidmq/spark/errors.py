@@ -8,6 +8,7 @@ traceback out. Everything else keeps it: it is a defect, or comes from the user'
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,17 @@ from braidmq.wire.errors import ApiError
 
 WITHOUT_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 """Spark's worker reads this variable when it reports an exception, which is the last thing it does."""
+
+SHOWN_LETTERS = 400
+_FOR_PROGRAMS = re.compile(r"\s*SQLSTATE: \w+|;\s*line \d+,? pos \d+")
+_PYTHON_ERROR = re.compile(
+    r"^\s*(?:[a-z_][\w.]*\.)?([A-Z]\w+(?:Error|Exception|Exit|Warning)?): (.+)$", re.MULTILINE
+)
+_TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
+"""One of our errors that came without a traceback."""
+_BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
+"""How the bridge to Java begins what it found there."""
+_WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
 
 
 class UserError(Exception):
@@ -33,3 +45,29 @@ def without_traceback() -> Iterator[None]:
     except USER_ERRORS:
         os.environ[WITHOUT_TRACEBACK] = "1"
         raise
+
+
+def first_line(error: Exception) -> str:
+    """What Spark says, without the plan it adds, and without what is for programs."""
+    text = str(error).strip().split("\n\n")[0].split(";\n")[0]
+    return " ".join(_FOR_PROGRAMS.sub("", text).split())
+
+
+def sentence(message: str) -> str:
+    """The innermost error of Python if there is one, else the first sentence of Spark."""
+    inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
+    if not inner and (told := _TOLD.search(message)):
+        line = told[1]
+    elif not inner and (bridged := _BRIDGED.search(message)):
+        line = bridged[1]
+    elif found := _PYTHON_ERROR.findall(inner):
+        kind, text = found[0]
+        line = (
+            text
+            if not kind.endswith(("Error", "Exception")) or kind.startswith("Pipeline")
+            else f"{kind}: {text}"
+        )
+    else:
+        line = next((each for each in message.splitlines() if each.strip()), "no reason given")
+    line = " ".join(_WORDS_OF_SPARK.sub("", line).split())
+    return line if len(line) <= SHOWN_LETTERS else line[: SHOWN_LETTERS - 1] + "…"

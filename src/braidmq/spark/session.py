@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from braidmq.spark.errors import UserError
 from braidmq.spark.java.home import find_java_home
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ OLDEST = "4.2.0"
 """As in pyproject.toml: the first whose Python streams have read limits and available-now (SPARK-55304)."""
 
 
-class SparkMissing(RuntimeError):
+class SparkMissing(UserError):
     """The Python package of Spark is not installed, or too old."""
 
 

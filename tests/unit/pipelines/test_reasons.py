@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.spark.pipelines import PipelineError, avro, loads
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroError, AvroSchema, Framing
+from braidmq.spark.pipelines import loads
 from braidmq.spark.pipelines.failures import understand_failure
-from braidmq.spark.pipelines.model import AvroSchema, Framing, ValueFormat
+from braidmq.spark.pipelines.model import ValueFormat
 from braidmq.spark.pipelines.progress import update
 from braidmq.spark.pipelines.reasons import explain
 from braidmq.spark.pipelines.status import QueryStatus
@@ -235,7 +237,7 @@ def test_an_avro_value_without_room_in_its_column_is_bad_by_itself() -> None:
 def test_a_schema_that_cannot_be_columns_is_refused(text: str) -> None:
     """S4: before anything runs."""
     pytest.importorskip("fastavro")
-    with pytest.raises(PipelineError):
+    with pytest.raises(AvroError):
         avro.ddl(AvroSchema(text))
 
 

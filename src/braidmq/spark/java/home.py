@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from braidmq.spark.errors import UserError
+
 VERSION_MIN = 17
 VERSION_TIMEOUT_S = 30
 ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
@@ -28,7 +30,7 @@ exec "{java}" "$@"
 """
 
 
-class JavaMissing(RuntimeError):
+class JavaMissing(UserError):
     """No Java that Spark runs on; the message says how to get one."""
 
 

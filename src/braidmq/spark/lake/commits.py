@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from braidmq.platform.disk import RealDisk
+from braidmq.spark.errors import UserError
 
 FORMAT_VERSION = 1
 SNAPSHOT_EVERY = 64
@@ -44,7 +45,7 @@ TopicIds = Mapping[str, str]
 """Topic → its id, in hex: a topic that was deleted and made again has another."""
 
 
-class LakeError(Exception):
+class LakeError(UserError):
     """Something about a lake that the user has to know; one line that says what to do."""
 
 

@@ -24,10 +24,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroSchema, Framing
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.schema import DATE, RAW, widen
-from braidmq.spark.pipelines import avro
-from braidmq.spark.pipelines.model import AvroSchema, Framing
 
 SAMPLE_ROWS = 1000
 CORRUPT = "_corrupt_record"

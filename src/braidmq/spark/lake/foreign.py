@@ -15,11 +15,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from braidmq.spark.errors import first_line
 from braidmq.spark.lake.archiver import ARCHIVED, Archive, with_date_by
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.decode import Avro, Json, decode
 from braidmq.spark.lake.schema import RAW
-from braidmq.spark.pipelines.frames import first_line
 
 PACKAGES = {
     "delta": "io.delta:delta-spark_2.13 and spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",

@@ -15,10 +15,10 @@ from pyspark.sql import functions as fn
 
 from braidmq.client.groups import Groups
 from braidmq.spark.cluster import open_cluster
+from braidmq.spark.errors import first_line
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.query import open_rows
 from braidmq.spark.lake.schema import RAW
-from braidmq.spark.pipelines.frames import first_line
 from braidmq.spark.sink.options import parse_sink
 
 

@@ -21,14 +21,18 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from braidmq.spark.pipelines.assembly import assemble
 from braidmq.spark.pipelines.document import Node
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
 from braidmq.spark.pipelines.model import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
+is_loading = ContextVar("is_loading", default=False)
+"""True while a program is loaded for the pipeline it describes: `run` is refused then."""
 
 
 class PipelineBuilder:
@@ -65,19 +69,16 @@ class PipelineBuilder:
 
     def build(self, options: Mapping[str, str] | None = None) -> Pipeline:
         """The pipeline as a whole; `options` are for every topic, before its own."""
-        from braidmq.spark.pipelines.loading import understand
-
         entries: dict[str, Any] = {key: Node.of(value, self._line) for key, value in self._settings.items()}
         for part, named in self._parts.items():
             if named:
                 entries[part] = Node(min(node.line for node in named.values()), dict(named))
         self._notebook.raise_if_any()
         tree = Node(self._line, entries)
-        return understand(tree, Path(self._file).parent, Notebook(self._file), options)
+        return assemble(tree, Path(self._file).parent, Notebook(self._file), options)
 
     def run(self, *, once: bool = False, **options: Any) -> None:
         """Runs it here and now, until it is stopped; with `once`, until everything there is has been read."""
-        from braidmq.spark.pipelines.loading import is_loading
         from braidmq.spark.pipelines.running import run
 
         if is_loading.get():

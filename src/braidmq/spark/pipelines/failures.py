@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from braidmq.spark.errors import sentence
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import Pipeline, TopicSource
 
-SHOWN_LETTERS = 400
 _MAY_PASS = re.compile(
     r"\b(Unreachable|TimedOut|DeliveryFailed|SinkInterrupted|ConnectionResetError|ConnectionRefusedError|BrokenPipeError)\b"
     r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
@@ -28,14 +28,6 @@ _MAY_PASS = re.compile(
     r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )
 _BAD_RECORD = re.compile(r"braid: bad record (\S+) (\d+) (\d+)")
-_PYTHON_ERROR = re.compile(
-    r"^\s*(?:[a-z_][\w.]*\.)?([A-Z]\w+(?:Error|Exception|Exit|Warning)?): (.+)$", re.MULTILINE
-)
-_TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
-"""One of our failures that came without a traceback (`errors.py`)."""
-_BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
-"""How the bridge to Java begins what it found there."""
-_WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
 
 
 _SHUT_DOWN = re.compile(
@@ -78,26 +70,6 @@ def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
         ) from error
 
 
-def sentence(message: str) -> str:
-    """The innermost error of Python if there is one, else the first sentence of Spark."""
-    inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
-    if not inner and (told := _TOLD.search(message)):
-        line = told[1]
-    elif not inner and (bridged := _BRIDGED.search(message)):
-        line = bridged[1]
-    elif found := _PYTHON_ERROR.findall(inner):
-        kind, text = found[0]
-        line = (
-            text
-            if not kind.endswith(("Error", "Exception")) or kind.startswith("Pipeline")
-            else f"{kind}: {text}"
-        )
-    else:
-        line = next((each for each in message.splitlines() if each.strip()), "no reason given")
-    line = " ".join(_WORDS_OF_SPARK.sub("", line).split())
-    return line if len(line) <= SHOWN_LETTERS else line[: SHOWN_LETTERS - 1] + "…"
-
-
 def _explain_bad(pipeline: Pipeline, topic: str, partition: int, offset: int) -> str:
     source = next(
         (each for each in pipeline.sources if isinstance(each, TopicSource) and each.topic == topic), None
@@ -114,7 +86,7 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from pyspark.sql.types import StructType
 
     from braidmq.client.consumer import Consumer
-    from braidmq.spark.pipelines import avro
+    from braidmq.spark import avro
     from braidmq.spark.pipelines.checkpoint import Checkpoint
     from braidmq.spark.pipelines.connecting import about_values, connect
     from braidmq.spark.pipelines.reasons import explain

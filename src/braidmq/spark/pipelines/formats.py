@@ -17,17 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from braidmq.spark.pipelines import avro
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroSchema
 from braidmq.spark.pipelines.connecting import about_values
 from braidmq.spark.pipelines.mistakes import PipelineMistakes
-from braidmq.spark.pipelines.model import (
-    AvroSchema,
-    BadRecords,
-    Metadata,
-    TopicSink,
-    TopicSource,
-    ValueFormat,
-)
+from braidmq.spark.pipelines.model import BadRecords, Metadata, TopicSink, TopicSource, ValueFormat
 from braidmq.spark.pipelines.reasons import explain
 
 BAD = "_braid_bad"

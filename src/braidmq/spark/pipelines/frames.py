@@ -10,15 +10,13 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from braidmq.spark.errors import first_line
 from braidmq.spark.pipelines.mistakes import PipelineMistakes, Place, suggestion
 from braidmq.spark.pipelines.model import Watermark
 
 WATERMARK_MARK = "spark.watermarkDelayMs"
 STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "FlatMapGroups", "Join", "TransformWithState")
 EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:timestamp>")
-
-
-_FOR_PROGRAMS = re.compile(r"\s*SQLSTATE: \w+|;\s*line \d+,? pos \d+")
 
 
 @contextmanager
@@ -28,12 +26,6 @@ def told_at(place: Place, what: str) -> Iterator[None]:
         yield
     except PySparkException as error:
         raise PipelineMistakes.at(place, f"{what}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """What Spark says, without the plan it adds, and without what is for programs."""
-    text = str(error).strip().split("\n\n")[0].split(";\n")[0]
-    return " ".join(_FOR_PROGRAMS.sub("", text).split())
 
 
 def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) -> DataFrame:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from braidmq.spark.pipelines import avro, ddl, graph
+from braidmq.spark import avro
+from braidmq.spark.pipelines import ddl, graph
 from braidmq.spark.pipelines.mistakes import closest, suggestion
 from braidmq.spark.pipelines.model import (
     DedupStep,

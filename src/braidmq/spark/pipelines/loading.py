@@ -5,21 +5,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from braidmq.spark.options import merged
-from braidmq.spark.pipelines.builder import PipelineBuilder
-from braidmq.spark.pipelines.checks import check, check_names
-from braidmq.spark.pipelines.document import Node, parse_yaml
+from braidmq.spark.pipelines.assembly import assemble
+from braidmq.spark.pipelines.builder import PipelineBuilder, is_loading
+from braidmq.spark.pipelines.document import parse_yaml
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, where_it_failed
 from braidmq.spark.pipelines.model import Pipeline
-from braidmq.spark.pipelines.reading import read
-
-is_loading = ContextVar("is_loading", default=False)
-"""Set while a program is run for the pipeline it describes, which is to be looked at and not run."""
 
 
 def load(path: str | Path, options: Mapping[str, str] | None = None) -> Pipeline:
@@ -37,35 +30,13 @@ def load(path: str | Path, options: Mapping[str, str] | None = None) -> Pipeline
     except UnicodeDecodeError as error:
         raise PipelineError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     notebook = Notebook(str(file))
-    return understand(parse_yaml(text, notebook), file.parent, notebook, options)
+    return assemble(parse_yaml(text, notebook), file.parent, notebook, options)
 
 
 def loads(text: str, directory: Path, file: str = "pipeline.yaml") -> Pipeline:
     """The pipeline a YAML text describes."""
     notebook = Notebook(file)
-    return understand(parse_yaml(text, notebook), directory, notebook)
-
-
-def understand(
-    tree: Node, directory: Path, notebook: Notebook, options: Mapping[str, str] | None = None
-) -> Pipeline:
-    pipeline = read(tree, directory.resolve(), notebook)
-    if notebook.mistakes:
-        check_names(pipeline, _declared(tree), notebook)
-    notebook.raise_if_any()
-    pipeline = replace(pipeline, options=tuple(merged(dict(pipeline.options), options or {}).items()))
-    check(pipeline, notebook)
-    notebook.raise_if_any()
-    return pipeline
-
-
-def _declared(tree: Node) -> list[str]:
-    """The names of all sources and steps, those that could not be read among them."""
-    found: list[str] = []
-    for part in ("sources", "steps"):
-        section = tree.value.get(part) if isinstance(tree.value, dict) else None
-        found += section.value if section and isinstance(section.value, dict) else ()
-    return found
+    return assemble(parse_yaml(text, notebook), directory, notebook)
 
 
 def _from_program(file: Path, options: Mapping[str, str] | None) -> Pipeline:

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from braidmq.spark.errors import UserError
+
 MISTAKES_MAX = 50
 """A file that is no pipeline at all would otherwise fill the screen."""
 
 
-class PipelineError(Exception):
+class PipelineError(UserError):
     """A pipeline cannot be read, started or continued; the text says why and what to do."""
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from braidmq.spark.avro import AvroSchema
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.mistakes import Place
 
@@ -52,13 +53,6 @@ class BadRecords(StrEnum):
     SIDE_TOPIC = "topic"
 
 
-class Framing(StrEnum):
-    """What stands before an Avro value: nothing, or the five bytes of a schema registry."""
-
-    PLAIN = "plain"
-    REGISTRY = "registry"
-
-
 class OutputMode(StrEnum):
     APPEND = "append"
     UPDATE = "update"
@@ -91,15 +85,6 @@ class Watermark:
 
     column: str
     delay: Duration
-
-
-@dataclass(frozen=True, slots=True)
-class AvroSchema:
-    """An Avro schema as JSON text, and of which id in a registry it is, where values carry one."""
-
-    text: str
-    framing: Framing = Framing.PLAIN
-    registry_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

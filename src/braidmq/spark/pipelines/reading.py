@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from braidmq.address import AddressError, parse_addresses
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroError, AvroSchema, Framing
 from braidmq.spark.options import READ_OPTIONS
-from braidmq.spark.pipelines import avro, ddl, sql_names
+from braidmq.spark.pipelines import ddl, sql_names
 from braidmq.spark.pipelines.checkpoint import local_directory
 from braidmq.spark.pipelines.connecting import mistake_in
 from braidmq.spark.pipelines.document import Node
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, Place, suggestion
 from braidmq.spark.pipelines.model import (
     WEEK,
-    AvroSchema,
     BadRecords,
     DedupStep,
     FileFormat,
     FileSource,
-    Framing,
     JoinKind,
     JoinStep,
     LakeSink,
@@ -212,7 +212,7 @@ class _Reader:
         schema = AvroSchema(text, framing, registry_id or None)
         try:
             use(schema)
-        except PipelineError as error:
+        except AvroError as error:
             section.note(f"schema: {error}", section.line_of("schema"))
         return schema
 

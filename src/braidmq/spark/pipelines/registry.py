@@ -13,11 +13,12 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as Edge
 from braidmq.client.offsets import list_offsets
-from braidmq.spark.pipelines import avro
+from braidmq.spark import avro
+from braidmq.spark.avro import Framing
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import connect
 from braidmq.spark.pipelines.mistakes import PipelineError
-from braidmq.spark.pipelines.model import Framing, Pipeline, Start, TopicSource
+from braidmq.spark.pipelines.model import Pipeline, Start, TopicSource
 
 READ_COMMITTED = 1
 POLLS_MAX = 20

@@ -16,11 +16,13 @@ from pyspark.sql.types import StructType
 
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as ConsumerStart
+from braidmq.spark import avro
+from braidmq.spark.errors import first_line
 from braidmq.spark.options import merged
-from braidmq.spark.pipelines import avro, formats, registry, table_source
+from braidmq.spark.pipelines import formats, registry, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
-from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
+from braidmq.spark.pipelines.frames import told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes, closest
 from braidmq.spark.pipelines.model import (
     FileFormat,

@@ -16,14 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from braidmq.spark.errors import first_line
 from braidmq.spark.pipelines import dedup, newest
-from braidmq.spark.pipelines.frames import (
-    WATERMARK_MARK,
-    columns_there,
-    first_line,
-    told_at,
-    with_watermark,
-)
+from braidmq.spark.pipelines.frames import WATERMARK_MARK, columns_there, told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import (
     PipelineError,
     PipelineMistakes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from braidmq.spark.errors import UserError
 
-class RescueError(Exception):
+
+class RescueError(UserError):
     """A job that cannot be done as it stands; one line that says what to do."""

@@ -7,6 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from braidmq.spark.errors import UserError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -18,7 +20,7 @@ LABEL_LETTERS = 24
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#475569")
 
 
-class PlotsMissing(RuntimeError):
+class PlotsMissing(UserError):
     """The plotting library is not installed."""
 
 

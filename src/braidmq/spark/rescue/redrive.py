@@ -25,12 +25,12 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from braidmq.client.admin import Admin
 from braidmq.spark.cluster import open_cluster
+from braidmq.spark.errors import sentence
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.commits import Table
 from braidmq.spark.lake.reimport import as_records
 from braidmq.spark.lake.schema import DATE, utc_date
 from braidmq.spark.lake.table import Lake
-from braidmq.spark.pipelines.failures import sentence
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import REDRIVEN, header_map, with_header
 

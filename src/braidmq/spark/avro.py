@@ -14,11 +14,12 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import time
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from braidmq.spark.pipelines.mistakes import PipelineError
-from braidmq.spark.pipelines.model import AvroSchema, Framing
+from braidmq.spark.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,25 +46,45 @@ _LOGICAL = {
 }
 
 
+class AvroError(UserError):
+    """A schema that cannot be used; the message says what is wrong with it."""
+
+
+class Framing(StrEnum):
+    """What stands before an Avro value: nothing, or the five bytes of a schema registry."""
+
+    PLAIN = "plain"
+    REGISTRY = "registry"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """An Avro schema as JSON text, and of which id in a registry it is, where values carry one."""
+
+    text: str
+    framing: Framing = Framing.PLAIN
+    registry_id: int | None = None
+
+
 def parse(schema: AvroSchema) -> Any:
     """The schema as fastavro wants it."""
     try:
         import fastavro
     except ImportError:
-        raise PipelineError("Avro needs fastavro; install it with: pip install 'braidmq[spark]'") from None
+        raise AvroError("Avro needs fastavro; install it with: pip install 'braidmq[spark]'") from None
     try:
         return fastavro.parse_schema(json.loads(schema.text))
     except ValueError as error:
-        raise PipelineError(f"the Avro schema is not JSON: {error}") from None
+        raise AvroError(f"the Avro schema is not JSON: {error}") from None
     except Exception as error:
-        raise PipelineError(f"the Avro schema cannot be used: {error}") from None
+        raise AvroError(f"the Avro schema cannot be used: {error}") from None
 
 
 def ddl(schema: AvroSchema) -> str:
     """The columns of a schema, as a DDL string."""
     parsed = parse(schema)
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        raise PipelineError("the Avro schema must be a record: its fields become columns")
+        raise AvroError("the Avro schema must be a record: its fields become columns")
     named: dict[str, Any] = {}
     return ", ".join(_column(field, " ", named) for field in parsed["fields"])
 
@@ -79,13 +100,13 @@ def _type(schema: Any, named: dict[str, Any], where: str) -> tuple[str, bool]:
     if isinstance(schema, list):
         real = [each for each in schema if each != "null"]
         if len(real) != 1:
-            raise PipelineError(f"Avro field {where}: a union of {len(real)} types cannot be a column")
+            raise AvroError(f"Avro field {where}: a union of {len(real)} types cannot be a column")
         return _type(real[0], named, where)[0], len(real) < len(schema)
     if isinstance(schema, str):
         if schema in named:
             return _type(named[schema], named, where)
         if schema not in _PLAIN:
-            raise PipelineError(f"Avro field {where}: type {schema} cannot be a column")
+            raise AvroError(f"Avro field {where}: type {schema} cannot be a column")
         return _PLAIN[schema], False
     return _complex(schema, named, where), False
 
