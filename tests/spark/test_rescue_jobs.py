@@ -15,9 +15,9 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import Archive, Conflict, Lake, archive, ranges
 from braidmq.spark.lake.reimport import Selection, reimport, select
+from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import audit
 from braidmq.spark.rescue import redrive as redriving
-from braidmq.spark.rescue.partitioner import Partitioner
 from braidmq.spark.rescue.redrive import Redrive, Redriven, redrive
 from braidmq.spark.rescue.reshard import Reshard, copy, prepare
 from braidmq.spark.rescue.reshard import switch as switch_groups

@@ -26,7 +26,7 @@ from braidmq.cli.spark import (
     needs_spark,
     spark_session,
 )
-from braidmq.spark.rescue.partitioner import Partitioner
+from braidmq.spark.partitioner import Partitioner
 
 EXIT_DIFFERENT = 1
 TABLE_ROWS = 20

@@ -29,9 +29,9 @@ from braidmq.platform.disk import RealDisk
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
+from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue.failure import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
-from braidmq.spark.rescue.partitioner import Partitioner
 from braidmq.spark.rescue.translate import Translation, as_offsets, translate
 from braidmq.spark.sink.ledger import is_ledger
 from braidmq.wire.errors import ApiError, ErrorCode
