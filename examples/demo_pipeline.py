@@ -18,8 +18,8 @@ from braidmq.cli.pipeline_view import view
 from braidmq.client import Admin
 from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import Pipeline, load
-from braidmq.spark.pipelines.loading import load_module
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.loader import load_module
+from braidmq.spark.pipelines.runner import run
 
 HERE = Path(__file__).parent
 PARTITIONS = 4
@@ -102,7 +102,7 @@ def show_lake(folder: Path, pipeline: Pipeline, spark: Any) -> None:
     used = spark or session(f"braid {pipeline.name}", ui=False, log_level="OFF")
     lake = Lake(folder / "lake" / "orders")
     rows = lake.read(used).orderBy("window_start").toPandas()
-    files = len(lake.table().files)
+    files = len(lake.snapshot().files)
     console.print(f"The same {len(rows):,} rows as Parquet: {files} files in {lake.path}/date=2026-11-15")
     plot(rows, folder / "orders.png")
     console.print(f"Drawn: {folder / 'orders.png'}")

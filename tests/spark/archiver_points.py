@@ -18,7 +18,7 @@ from typing import Any
 from braidmq.client.groups import Groups
 from braidmq.spark.lake.archiver import Archive, archive
 from braidmq.spark.lake.commits import CommitLog, Operation
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.lake import Lake
 
 LAST_POINT = "before the position is published"
 POINTS: dict[str, tuple[type, str]] = {

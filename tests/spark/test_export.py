@@ -14,7 +14,7 @@ from braidmq.spark import export, read
 from braidmq.spark.options import OptionError
 from braidmq.spark.parquet import export as parquet_export
 from braidmq.spark.parquet import files as parquet_files
-from braidmq.spark.parquet.files import Written
+from braidmq.spark.parquet.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +130,7 @@ def test_only_what_tasks_told_of_is_taken(
     """S5: what a task that failed, or was slower than its twin, has written is not part of the export."""
     honest = parquet_files.written_by_tasks
 
-    def with_a_leftover(*arguments: Any) -> list[Written]:
+    def with_a_leftover(*arguments: Any) -> list[WrittenFile]:
         told = honest(*arguments)
         (staging,) = tmp_path.glob(".orders.*/staging")
         (staging / "part-leftover.parquet").write_bytes((staging / told[0].file).read_bytes())
@@ -148,8 +148,8 @@ def test_an_export_that_fails_leaves_everything_as_it_was(
     target = tmp_path / "orders"
     export(spark, bootstrap, topic, path=target)
 
-    def elsewhere(*_: Any) -> list[Written]:
-        return [Written("part-00000.parquet", 300)]
+    def elsewhere(*_: Any) -> list[WrittenFile]:
+        return [WrittenFile("part-00000.parquet", 300)]
 
     monkeypatch.setattr(parquet_export, "written_by_tasks", elsewhere)
     with pytest.raises(OptionError, match=r"another one on the workers; .* all of them share"):

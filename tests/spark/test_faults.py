@@ -22,7 +22,7 @@ from tests.spark.running_workers import end_idle_workers, talks_to, task_workers
 from braidmq.client import Cluster, Producer
 from braidmq.client.transactions import ONGOING, Transactions
 from braidmq.spark.pipelines import pipeline
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 from braidmq.testing import BrokerProcess
 
 if TYPE_CHECKING:

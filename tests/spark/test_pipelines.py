@@ -15,7 +15,7 @@ from braidmq.spark import avro
 from braidmq.spark.avro import AvroSchema
 from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import Pipeline, PipelineError, loads, pipeline
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 from braidmq.spark.pipelines.status import RunStatus, State
 from braidmq.spark.pipelines.table_source import read as read_table
 

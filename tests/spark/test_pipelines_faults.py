@@ -22,7 +22,7 @@ from braidmq.client import Producer
 from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import Pipeline, PipelineError, load
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 from braidmq.spark.pipelines.status import State, load_status
 from braidmq.testing import BrokerProcess
 
@@ -54,7 +54,7 @@ def send(bootstrap: str, numbers: range) -> None:
 def row_count(tmp_path: Path) -> int:
     """By the lake's own account: asked often, and nothing for a busy session."""
     lake = Lake(tmp_path / "lake")
-    return sum(file.rows for file in lake.table().files.values()) if lake.exists else 0
+    return sum(file.rows for file in lake.snapshot().files.values()) if lake.exists else 0
 
 
 def found(tmp_path: Path, spark: Any) -> list[int]:

@@ -17,7 +17,7 @@ from braidmq.spark.lake.commits import ParquetFile
 from braidmq.spark.pipelines import PipelineError, PipelineMistakes
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.frames import output_mode
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -127,7 +127,7 @@ sinks: {{out: {{from: a, lake: lake}}}}
     lab.send(topic, [{"id": 2}])
     lab.run(text)
     assert lab.lake("lake", "id") == [(0,), (1,), (2,)]
-    assert len(Lake(lab.directory / "lake").table().files) == 1
+    assert len(Lake(lab.directory / "lake").snapshot().files) == 1
 
 
 def test_an_upsert_takes_what_spark_gives_out_only_once(

@@ -1,4 +1,4 @@
-"""Reshard, redrive and reimport: records move once, in order, and groups go on where they were."""
+"""Reshard, redrive and replay: records move once, in order, and groups continue where they were."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.spark.lake import Archive, Conflict, Lake, archive, ranges
-from braidmq.spark.lake.reimport import Selection, reimport, select
+from braidmq.spark.lake.replay import Selection, replay, select
 from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import audit
 from braidmq.spark.rescue import redrive as redriving
@@ -155,7 +155,7 @@ def test_groups_with_members_are_not_moved(
     """S6: they would go on committing in the old topic; a dry run may look all the same."""
     from kafka import KafkaConsumer
 
-    from braidmq.spark.rescue.failure import RescueError
+    from braidmq.spark.rescue.errors import RescueError
 
     old = new_topic(partitions=1)
     send(bootstrap, old, range(3))
@@ -296,8 +296,8 @@ def test_archived_records_go_back_as_they_were(
     lake = Lake(tmp_path / "lake")
     assert sum(step.rows for step in archive(spark, lake, Archive(bootstrap, (topic,)))) == 12
     rows = select(spark, str(lake.path), Selection(from_ms=START_MS + 4, until_ms=START_MS + 9))
-    assert reimport(rows, bootstrap, target, f"{target}-once")
-    assert not reimport(rows, bootstrap, target, f"{target}-once")
+    assert replay(rows, bootstrap, target, f"{target}-once")
+    assert not replay(rows, bootstrap, target, f"{target}-once")
     wanted = read(spark, bootstrap, topic).filter("CAST(CAST(value AS STRING) AS INT) BETWEEN 4 AND 8")
     compare = ["key", "value", "headers", "timestamp", "partition"]
     assert audit(wanted, read(spark, bootstrap, target), compare).equal

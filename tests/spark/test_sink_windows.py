@@ -24,7 +24,7 @@ from braidmq.spark.sink.columns import layout
 from braidmq.spark.sink.commit import Committer, Outcome, TaskResult
 from braidmq.spark.sink.ledger import SinkError
 from braidmq.spark.sink.options import parse_sink
-from braidmq.spark.sink.task import Place, close_sessions, session_for, write_task
+from braidmq.spark.sink.task import TaskAttempt, close_sessions, session_for, write_task
 
 ROWS = [f"row {number}" for number in range(24)]
 SCHEMA = StructType([StructField("value", StringType())])
@@ -68,24 +68,24 @@ class Query:
         attempt: int = 0,
         attempt_id: int = 0,
     ) -> TaskResult:
-        place = Place(self.family, self.scope, batch, run, number, attempt, attempt_id)
+        tried = TaskAttempt(self.family, self.scope, batch, run, number, attempt, attempt_id)
         arrow = pa.record_batch([pa.array(rows, pa.string())], names=["value"])
-        return write_task(self._options, layout(SCHEMA, self.topic), iter([arrow]), place)
+        return write_task(self._options, layout(SCHEMA, self.topic), iter([arrow]), tried)
 
     def timed_task(
         self, number: int, times_us: list[int | None], *, run: str = "r1", later_ms: int = 0
     ) -> TaskResult:
         """A task whose rows have a column of times, on a clock that may be ahead."""
-        place = Place(self.family, self.scope, 0, run, number, 0, 0)
+        tried = TaskAttempt(self.family, self.scope, 0, run, number, 0, 0)
         values = pa.array([f"row {row}" for row in range(len(times_us))])
         stamps = pa.array(times_us, pa.timestamp("us", "UTC"))
         arrow = pa.record_batch([values, stamps], names=["value", "timestamp"])
         session_for(self._options).cluster.clock = AheadClock(later_ms)
-        return write_task(self._options, layout(TIMED, self.topic), iter([arrow]), place)
+        return write_task(self._options, layout(TIMED, self.topic), iter([arrow]), tried)
 
-    def tasks(self, count: int, rows: list[str], **place: Any) -> list[TaskResult]:
+    def tasks(self, count: int, rows: list[str], **which: Any) -> list[TaskResult]:
         """All rows, dealt out to that many tasks."""
-        return [self.task(number, rows[number::count], **place) for number in range(count)]
+        return [self.task(number, rows[number::count], **which) for number in range(count)]
 
     def driver(self) -> Committer:
         """A driver that knows nothing of earlier ones, on connections of its own."""
@@ -201,9 +201,9 @@ def test_a_task_that_fails_leaves_nothing_open(query: Query) -> None:
         yield pa.record_batch([pa.array(ROWS)], names=["value"])
         raise OSError("the input ended early")
 
-    place = Place(query.family, query.scope, 0, "r1", 0, 0, 0)
+    tried = TaskAttempt(query.family, query.scope, 0, "r1", 0, 0, 0)
     with pytest.raises(OSError, match="early"):
-        write_task(query._options, layout(SCHEMA, query.topic), broken(), place)
+        write_task(query._options, layout(SCHEMA, query.topic), broken(), tried)
     assert query.open_transactions() == []
     query.driver().commit(0, query.tasks(2, ROWS))
     each_once(query)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from braidmq.spark.lake.archiver import Archive, Step
     from braidmq.spark.lake.decode import Decoding
-    from braidmq.spark.lake.foreign import Target
-    from braidmq.spark.lake.reimport import Selection
+    from braidmq.spark.lake.replay import Selection
+    from braidmq.spark.lake.table_formats import Target
 
 app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
 PARQUET = "parquet"
@@ -140,8 +140,8 @@ def archive(
     with spark_session("braid lake archive", master, config) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
         from braidmq.spark.lake.archiver import archive as steps
-        from braidmq.spark.lake.foreign import Target
-        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.lake.lake import Lake
+        from braidmq.spark.lake.table_formats import Target
 
         job = Archive(
             bootstrap,
@@ -182,7 +182,7 @@ def query(
     """
     _check_lake(folder)
     with spark_session("braid lake query", master, config) as spark:
-        from braidmq.spark.lake.query import open_rows
+        from braidmq.spark.lake.reader import open_rows
 
         open_rows(spark, folder).createOrReplaceTempView("lake")
         _print_rows(spark.sql(sql), layout, limit)
@@ -249,7 +249,7 @@ def reimport(
         if not dry_run:
             check_topics(cluster, [to])
     with spark_session("braid lake reimport", master, config) as spark:
-        from braidmq.spark.lake import reimport as back
+        from braidmq.spark.lake import replay as back
 
         rows = back.select(spark, folder, chosen)
         counts = back.counts(rows)
@@ -262,7 +262,7 @@ def reimport(
             confirm_unless(yes or as_json, f"Send {total:,} records to {to}?")
             write_id = write_id or f"reimport-{uuid4().hex}"
             print(f"to go on after a crash, without sending twice: --id {write_id}", file=sys.stderr)
-            sent = back.reimport(rows, bootstrap, to, write_id, keep_partitions, settings)
+            sent = back.replay(rows, bootstrap, to, write_id, keep_partitions, settings)
     if as_json:
         print_json({"records": total, "sent": sent, "parts": [*map(asdict, counts)]})
     elif sent or dry_run or not total:
@@ -288,7 +288,7 @@ def compact(
     """
     with spark_session("braid lake compact", master, config) as spark:
         from braidmq.spark.lake import compaction
-        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.lake.lake import Lake
 
         lake = Lake(folder)
         done = compaction.compact(lake, spark, target_mb * 1024 * 1024)
@@ -305,7 +305,7 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
     """Show what a lake holds: days, files, columns, and up to which offsets topics are archived."""
     with needs_spark():
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.lake.query import describe as described
+        from braidmq.spark.lake.reader import describe as described
 
     try:
         found = described(folder)
@@ -340,7 +340,7 @@ def _check_lake(folder: str) -> None:
     """A misspelt folder is told before Spark is started."""
     try:
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.lake.query import check_name
+        from braidmq.spark.lake.reader import check_name
     except ImportError:
         # Without Spark there is another thing to say, and the session says it.
         return
@@ -353,7 +353,7 @@ def _check_lake(folder: str) -> None:
 def _archive_elsewhere(
     spark: SparkSession, job: Archive, target: Target, every_s: float | None, as_json: bool
 ) -> None:
-    from braidmq.spark.lake.foreign import start
+    from braidmq.spark.lake.table_formats import start
 
     query = start(spark, job, target, every_s)
     try:
@@ -459,7 +459,7 @@ def _selection(
     topics: list[str] | None,
 ) -> Selection:
     with needs_spark():
-        from braidmq.spark.lake.reimport import Selection
+        from braidmq.spark.lake.replay import Selection
 
     chosen = [each.encode() for each in (keys or "").split(",") if each]
     if keys_from is not None:

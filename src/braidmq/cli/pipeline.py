@@ -22,7 +22,7 @@ from braidmq.cli.spark import CommandConfig, read_command_config
 
 if TYPE_CHECKING:
     from braidmq.spark.pipelines.model import Pipeline
-    from braidmq.spark.pipelines.preflight import Reading
+    from braidmq.spark.pipelines.preflight import ReadPosition
 
 EXIT_FAILED, EXIT_MISTAKE = 1, 2
 
@@ -57,7 +57,7 @@ def run(
     braid pipeline run orders.yaml --once
     """
     from braidmq.cli.pipeline_view import view
-    from braidmq.spark.pipelines.running import run as run_pipeline
+    from braidmq.spark.pipelines.runner import run as run_pipeline
 
     with _explained():
         pipeline = _load(file, bootstrap, checkpoint, command_config)
@@ -78,13 +78,13 @@ def plan(
 
     Nothing is run and nothing is changed; Spark is not started.
     """
-    from braidmq.spark.pipelines import graph, versions
+    from braidmq.spark.pipelines import compatibility, graph
     from braidmq.spark.pipelines.checkpoint import Checkpoint
 
     with _explained():
         pipeline = _load(file, bootstrap, checkpoint, command_config)
         kept = Checkpoint(pipeline.checkpoint_directory)
-        notes = versions.check(pipeline, kept)
+        notes = compatibility.check(pipeline, kept)
         notes += [f"{name} is not read by any sink" for name in graph.unread(pipeline)]
         readings = [] if offline else _readings(pipeline)
     if as_json:
@@ -197,7 +197,7 @@ def _changed_by_the_user() -> Iterator[None]:
         raise UserMistake(str(error)) from None
 
 
-def _readings(pipeline: Pipeline) -> list[Reading]:
+def _readings(pipeline: Pipeline) -> list[ReadPosition]:
     from braidmq.spark.pipelines.checkpoint import Checkpoint
     from braidmq.spark.pipelines.preflight import Preflight
 

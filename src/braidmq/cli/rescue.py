@@ -75,10 +75,10 @@ def audit(
     chosen = None if compare is None else [each.strip() for each in compare.split(",")]
     with spark_session("braid pipeline audit", master, config) as spark:
         from braidmq.spark.rescue.audit import audit as audited
-        from braidmq.spark.rescue.sides import Opening, Window, open_sides
+        from braidmq.spark.rescue.audit_inputs import TimeWindow, TopicReader, open_inputs
 
-        how = Opening(spark, bootstrap, settings)
-        sides = open_sides(how, left, right, Window(from_ms, until_ms))
+        how = TopicReader(spark, bootstrap, settings)
+        sides = open_inputs(how, left, right, TimeWindow(from_ms, until_ms))
         try:
             found = audited(sides.left, sides.right, chosen or sides.compare, examples)
         except ValueError as error:
@@ -143,7 +143,7 @@ def report(
         from braidmq.spark.rescue import summary
 
         names = tuple(dict.fromkeys(topics))
-        wanted = summary.Wanted(bootstrap, names, from_ms, hot_keys, settings)
+        wanted = summary.ReportRequest(bootstrap, names, from_ms, hot_keys, settings)
         made = summary.summarise(spark, wanted, _tell_stage)
         files = summary.write(made, to) if to is not None else []
     if as_json:
@@ -275,7 +275,7 @@ def redrive(
     place = checkpoint or Path("checkpoints") / f"redrive-{dead_letters}-{to}"
     settings = _checked(bootstrap, command_config, options, [dead_letters, to])
     with spark_session("braid pipeline redrive", master, config) as spark:
-        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.lake.lake import Lake
         from braidmq.spark.rescue import redrive as redriving
 
         journal = Lake(place)
@@ -306,9 +306,9 @@ def _is_topic(side: str) -> bool:
     """One side of an audit, if it is not a lake; what is wrong with a lake is told here."""
     with needs_spark():
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.rescue.sides import place
+        from braidmq.spark.rescue.audit_inputs import topic_or_lake
     try:
-        return place(side).lake is None
+        return topic_or_lake(side).lake is None
     except LakeError as error:
         raise UserMistake(str(error)) from None
 

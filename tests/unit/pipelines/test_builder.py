@@ -61,8 +61,8 @@ def test_a_mistake_in_a_program_names_the_line_of_the_call(tmp_path: Path) -> No
     with pytest.raises(PipelineMistakes) as raised:
         load(write(tmp_path, PROGRAM.replace("def large(per_minute)", "def large(per_minut)")))
     (mistake,) = raised.value.mistakes
-    assert mistake.place.line == 9
-    assert mistake.place.file.endswith("orders_pipeline.py")
+    assert mistake.location.line == 9
+    assert mistake.location.file.endswith("orders_pipeline.py")
     assert "did you mean per_minute?" in mistake.text
 
 

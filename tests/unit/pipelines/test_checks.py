@@ -12,7 +12,7 @@ from braidmq.spark.pipelines import PipelineMistakes, loads
 def mistakes(text: str, tmp_path: Path) -> list[tuple[int, str]]:
     with pytest.raises(PipelineMistakes) as raised:
         loads(text, tmp_path)
-    return [(mistake.place.line, mistake.text) for mistake in raised.value.mistakes]
+    return [(mistake.location.line, mistake.text) for mistake in raised.value.mistakes]
 
 
 JOIN = """\

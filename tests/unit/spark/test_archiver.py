@@ -14,8 +14,8 @@ from braidmq.client.cluster import TopicPartition
 from braidmq.spark.lake import compaction
 from braidmq.spark.lake.archiver import Archive, archive
 from braidmq.spark.lake.commits import Conflict, LakeError
-from braidmq.spark.lake.direct import DirectWrite
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.direct_write import DirectWrite
+from braidmq.spark.lake.lake import Lake
 
 NewTopic = Callable[..., str]
 NO_SESSION: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
@@ -73,7 +73,7 @@ def test_an_archive_from_before_ids_were_kept_goes_on_and_learns_them(
     """S5: what is not known cannot have changed."""
     lake.append_staged(lambda _: [], onto=lake.create(), reached={topic: {0: 2}})
     assert [step.ahead for step in archive(NO_SESSION, lake, Archive(bootstrap, (topic,)))] == [0]
-    assert lake.table().topic_ids.keys() == {topic}
+    assert lake.snapshot().topic_ids.keys() == {topic}
 
 
 @pytest.mark.usefixtures("writes_nothing")

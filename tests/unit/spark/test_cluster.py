@@ -13,10 +13,10 @@ import pytest
 from braidmq.client.errors import ClientError
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake.archiver import Archive, archive
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.lake import Lake
 from braidmq.spark.options import OptionError
 from braidmq.spark.rescue import redrive, reshard, summary
-from braidmq.spark.rescue.sides import Opening
+from braidmq.spark.rescue.audit_inputs import TopicReader
 
 TLS_HANDSHAKE = 0x16
 OPTIONS = {"kafka.security.protocol": "SSL", "request.timeout.ms": "200"}
@@ -56,9 +56,9 @@ JOBS: dict[str, Callable[[Any, str, Path], object]] = {
     "redrive": lambda spark, at, path: redrive.redrive(
         spark, redrive.Redrive(at, "dead", "orders", Lake(path), client_options=OPTIONS)
     ),
-    "audit": lambda spark, at, _: Opening(spark, at, OPTIONS).whole("orders"),
+    "audit": lambda spark, at, _: TopicReader(spark, at, OPTIONS).whole("orders"),
     "report": lambda spark, at, _: summary.summarise(
-        spark, summary.Wanted(at, ("orders",), client_options=OPTIONS)
+        spark, summary.ReportRequest(at, ("orders",), client_options=OPTIONS)
     ),
 }
 

@@ -13,7 +13,7 @@ from braidmq.spark.errors import WITHOUT_TRACEBACK, without_traceback
 from braidmq.spark.options import OptionError
 from braidmq.spark.sink.columns import RowError
 from braidmq.spark.sink.ledger import SinkInterrupted, sink_error
-from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.data_loss import RecordsLost
 from braidmq.spark.source.timestamps import TimestampTooLarge
 from braidmq.wire.errors import ApiError, ErrorCode
 

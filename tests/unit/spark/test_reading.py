@@ -35,7 +35,7 @@ from braidmq.spark.source.fetch import RangeFetch, StoredBatch, committed, split
 from braidmq.spark.source.filters import Pushed, push
 from braidmq.spark.source.group_positions import GroupPositions
 from braidmq.spark.source.local_log import LocalRange, find_directories
-from braidmq.spark.source.query import Query, parse_query
+from braidmq.spark.source.query import ReadQuery, parse_query
 from braidmq.spark.source.splits import Range, Split, cut, tasks
 from braidmq.spark.source.task import read_split
 from braidmq.testing import BrokerProcess
@@ -49,7 +49,7 @@ NewTopic = Callable[..., str]
 COLUMNS = ("value", "offset")
 
 
-def query_for(bootstrap: str, topic: str, **options: str) -> Query:
+def query_for(bootstrap: str, topic: str, **options: str) -> ReadQuery:
     given = {"bootstrap.servers": bootstrap, "subscribe": topic, "localLog": "never"} | options
     return parse_query(given, streaming=False)
 
@@ -60,7 +60,7 @@ def send(bootstrap: str, topic: str, count: int, codec: Codec = Codec.NONE, batc
             producer.send(topic, b"%d" % number, partition=0, timestamp_ms=1000 + number)
 
 
-def values(query: Query, pushed: Pushed = Pushed()) -> list[int]:  # noqa: B008
+def values(query: ReadQuery, pushed: Pushed = Pushed()) -> list[int]:  # noqa: B008
     found = []
     for split in plan_batch(query, pushed):
         for batch in read_split(query, (*COLUMNS, "timestamp"), split):

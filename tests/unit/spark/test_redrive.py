@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from braidmq.spark.lake.table import Lake
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.lake.lake import Lake
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.redrive import PLAN, Redrive, redrive
 
 NewTopic = Callable[..., str]
@@ -28,7 +28,7 @@ def test_a_journal_of_dead_letters_that_were_deleted_and_made_again_is_refused(
 ) -> None:
     """S6: a new letter at an old offset would count as sent back."""
     dead, orders = new_topic(), new_topic()
-    journal.append_staged(lambda _: [], onto=journal.table(), reached={}, topic_ids={dead: "0a" * 16})
+    journal.append_staged(lambda _: [], onto=journal.snapshot(), reached={}, topic_ids={dead: "0a" * 16})
     with pytest.raises(RescueError, match=f"{dead} was deleted and made again.*another --checkpoint"):
         redrive(NO_SESSION, Redrive(bootstrap, dead, orders, journal))
 

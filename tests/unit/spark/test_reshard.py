@@ -13,7 +13,7 @@ from confluent_kafka import Producer as StockProducer
 from braidmq.client import Admin, Producer
 from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import reshard
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.reshard import Reshard, copy, prepare
 
 NewTopic = Callable[..., str]

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.data_loss import RecordsLost
 from braidmq.spark.source.positions import TopicMissing
 from braidmq.spark.source.query import parse_query
 from braidmq.spark.source.splits import Task

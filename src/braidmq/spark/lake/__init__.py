@@ -17,7 +17,7 @@ from braidmq.spark.lake.archiver import Archive, Step, archive, follow
 from braidmq.spark.lake.commits import Conflict, LakeError
 from braidmq.spark.lake.compaction import Compaction, compact, sweep
 from braidmq.spark.lake.decode import Avro, Json
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.lake import Lake
 
 __all__ = [
     "Archive",

@@ -22,14 +22,14 @@ from braidmq.client.groups import Groups
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
-from braidmq.spark.lake.commits import LakeError, Table, TopicIds
+from braidmq.spark.lake.commits import LakeError, Snapshot, TopicIds
 from braidmq.spark.lake.compaction import tidy
 from braidmq.spark.lake.decode import Avro, Decoding, decode, first_registry_id
-from braidmq.spark.lake.direct import ROWS_PER_FILE, DirectWrite
+from braidmq.spark.lake.direct_write import ROWS_PER_FILE, DirectWrite
+from braidmq.spark.lake.lake import Lake
 from braidmq.spark.lake.schema import DATE, dated, utc_date
-from braidmq.spark.lake.table import Lake
 from braidmq.spark.options import merged
-from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.data_loss import RecordsLost
 from braidmq.spark.source.query import parse_query
 
 ROWS_PER_COMMIT = 2_000_000
@@ -76,24 +76,24 @@ def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
     with open_cluster(job.bootstrap, job.client_options) as cluster:
         ids = ranges.topic_ids(cluster, job.topics)
         there = ranges.whole(cluster, job.topics)
-        table = lake.create()
-        if topic := table.remade(ids):
+        snapshot = lake.create()
+        if topic := snapshot.remade(ids):
             raise LakeError(
                 f"{topic} was deleted and made again since it was archived into {lake.path};"
                 " archive the new topic into a folder of its own"
             )
         # The last run may have died between its commit and this.
-        _publish(cluster, job, table, there)
-        while left := ranges.remaining(ranges.still_there(cluster, there), table.positions, job.skip_lost):
+        _publish(cluster, job, snapshot, there)
+        while left := ranges.remaining(ranges.still_there(cluster, there), snapshot.positions, job.skip_lost):
             part = ranges.capped(left, job.rows_per_commit)
-            job, table = _pinned(spark, lake, job, table, part)
-            before = table
-            table = _archive_range(spark, lake, job, table, part, ids)
-            _publish(cluster, job, table, part)
+            job, snapshot = _pinned(spark, lake, job, snapshot, part)
+            before = snapshot
+            snapshot = _archive_range(spark, lake, job, snapshot, part, ids)
+            _publish(cluster, job, snapshot, part)
             ahead = sum(end - start for start, end in left.values())
             ahead -= sum(end - start for start, end in part.values())
-            yield Step(table.version, table.rows - before.rows, len(table.files), ahead)
-            table = tidy(lake, spark, table)
+            yield Step(snapshot.version, snapshot.rows - before.rows, len(snapshot.files), ahead)
+            snapshot = tidy(lake, spark, snapshot)
 
 
 def follow(
@@ -113,38 +113,38 @@ def follow(
 
 
 def _pinned(
-    spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges
-) -> tuple[Archive, Table]:
+    spark: SparkSession, lake: Lake, job: Archive, snapshot: Snapshot, part: ranges.Ranges
+) -> tuple[Archive, Snapshot]:
     """The job with the registry id of its schema, which is that of a first record, and kept in the lake."""
     if not isinstance(job.decode, Avro) or not job.decode.lacks_registry_id:
-        return job, table
-    if REGISTRY_ID not in table.batches:
+        return job, snapshot
+    if REGISTRY_ID not in snapshot.batches:
         rows = ranges.read_ranges(spark, job.bootstrap, part, _reading(job))
         found = first_registry_id(rows)
         if found is None:
-            return job, table
-        table = lake.mark(REGISTRY_ID, found)
-    return replace(job, decode=job.decode.of_id(table.batches[REGISTRY_ID])), table
+            return job, snapshot
+        snapshot = lake.mark(REGISTRY_ID, found)
+    return replace(job, decode=job.decode.of_id(snapshot.batches[REGISTRY_ID])), snapshot
 
 
 def _reading(job: Archive) -> dict[str, str]:
     return merged(job.client_options, {"failOnDataLoss": str(not job.skip_lost).lower()})
 
 
-def _publish(cluster: Cluster, job: Archive, table: Table, some: ranges.Ranges) -> None:
+def _publish(cluster: Cluster, job: Archive, snapshot: Snapshot, some: ranges.Ranges) -> None:
     """Lets the group stand where the lake does, in these partitions."""
     if job.group is None:
         return
     groups = Groups(cluster)
-    reached = {at: table.positions.get(at.topic, {}).get(at.partition) for at in some}
+    reached = {at: snapshot.positions.get(at.topic, {}).get(at.partition) for at in some}
     known = {at: offset for at, offset in reached.items() if offset is not None}
     if known.items() - groups.committed(job.group).items():
         groups.commit(job.group, known)
 
 
 def _archive_range(
-    spark: SparkSession, lake: Lake, job: Archive, table: Table, part: ranges.Ranges, ids: TopicIds
-) -> Table:
+    spark: SparkSession, lake: Lake, job: Archive, snapshot: Snapshot, part: ranges.Ranges, ids: TopicIds
+) -> Snapshot:
     reached: dict[str, dict[int, int]] = {}
     for at, (_, end) in part.items():
         reached.setdefault(at.topic, {})[at.partition] = end
@@ -156,7 +156,7 @@ def _archive_range(
         day = lake.clock.wall_ms() // DAY_MS if job.date_by == ARCHIVED else None
         write = DirectWrite(spark, query, offsets, day)
         try:
-            return lake.append_staged(write.stage, onto=table, reached=reached, topic_ids=known)
+            return lake.append_staged(write.stage, onto=snapshot, reached=reached, topic_ids=known)
         except RecordsLost as lost:
             raise LakeError(
                 f"{lost.at}: records from offset {lost.first} on are gone, retention or a trim was faster"
@@ -164,9 +164,9 @@ def _archive_range(
             ) from None
     rows = ranges.read_ranges(spark, job.bootstrap, part, options)
     if job.decode is not None:
-        rows = decode(rows, job.decode, lake.schema(table))
+        rows = decode(rows, job.decode, lake.schema(snapshot))
     rows, files_max = with_date_by(rows, job.date_by), 1 + offsets // ROWS_PER_FILE
-    return lake.append(rows, onto=table, reached=reached, topic_ids=known, files_max=files_max)
+    return lake.append(rows, onto=snapshot, reached=reached, topic_ids=known, files_max=files_max)
 
 
 def with_date_by(rows: DataFrame, by: str) -> DataFrame:

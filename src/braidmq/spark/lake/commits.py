@@ -93,7 +93,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Snapshot:
     """What the commits up to `version` add up to; version -1 is a folder without a commit."""
 
     version: int = -1
@@ -117,7 +117,7 @@ class Table:
         """A topic that is not the one that earlier commits were about; where no id is known, all are."""
         return next((topic for topic, id_ in now.items() if self.topic_ids.get(topic, id_) != id_), None)
 
-    def after(self, commit: Commit) -> Table:
+    def after(self, commit: Commit) -> Snapshot:
         """The table with one more commit; Conflict when the commit removes what is not there."""
         gone = [path for path in commit.removed if path not in self.files]
         if gone:
@@ -161,7 +161,7 @@ class CommitLog:
     def exists(self) -> bool:
         return self._folder.is_dir()
 
-    def table(self) -> Table:
+    def snapshot(self) -> Snapshot:
         """The table as the newest commit left it."""
         for _ in range(3):
             try:
@@ -173,9 +173,9 @@ class CommitLog:
             f"{self._lake}: commits vanish while they are read; is another tool deleting files there?"
         )
 
-    def commit(self, table: Table, commit: Commit) -> Table:
+    def commit(self, snapshot: Snapshot, commit: Commit) -> Snapshot:
         """Makes `commit` the one after `table`; Conflict when another took its place."""
-        after = table.after(commit)
+        after = snapshot.after(commit)
         self._folder.mkdir(parents=True, exist_ok=True)
         if after.version <= self._newest_snapshot():
             raise self._taken(after.version)
@@ -192,7 +192,7 @@ class CommitLog:
             self._check_summed_up(after.version, commit)
             return after
         if after.version and after.version % SNAPSHOT_EVERY == 0:
-            self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_table(after))
+            self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_snapshot(after))
         return after
 
     def _taken(self, number: int) -> Conflict:
@@ -206,7 +206,7 @@ class CommitLog:
         Others made many commits in that moment. Either ours was among those they summed up, or its number was
         made, summed up and forgotten before the link, and what we linked means nothing.
         """
-        if not _has(self.table(), commit):
+        if not _has(self.snapshot(), commit):
             raise LakeError(
                 f"{self._lake}: this writer stood still for so long that commit {number} was made by another"
                 " and forgotten; nothing was changed, run it again"
@@ -240,21 +240,21 @@ class CommitLog:
         except FileNotFoundError:
             return 0  # Another sweep is removing them too.
 
-    def _read(self) -> Table:
+    def _read(self) -> Snapshot:
         names = self._names()
-        table = Table()
+        snapshot = Snapshot()
         if (newest := self._newest_snapshot(names)) >= 0:
-            table = _decode_table(self._json(self._path(newest, SNAPSHOT_SUFFIX)))
+            snapshot = _decode_snapshot(self._json(self._path(newest, SNAPSHOT_SUFFIX)))
         for number, name in names:
-            if number <= table.version or name.endswith(SNAPSHOT_SUFFIX):
+            if number <= snapshot.version or name.endswith(SNAPSHOT_SUFFIX):
                 continue
-            if number != table.version + 1:
+            if number != snapshot.version + 1:
                 raise LakeError(
-                    f"{self._lake}: commit {table.version + 1} is missing from {self._folder},"
+                    f"{self._lake}: commit {snapshot.version + 1} is missing from {self._folder},"
                     f" though {number} is there; restore it from a backup"
                 )
-            table = table.after(_decode(self._json(self._folder / name)))
-        return table
+            snapshot = snapshot.after(_decode(self._json(self._folder / name)))
+        return snapshot
 
     def _names(self) -> list[tuple[int, str]]:
         if not self.exists:
@@ -278,15 +278,15 @@ class CommitLog:
         return content
 
 
-def _has(table: Table, commit: Commit) -> bool:
+def _has(snapshot: Snapshot, commit: Commit) -> bool:
     """Whether a table holds what a commit said: its files, which have unique names, or else its batch."""
     if commit.added:
-        known = table.files.keys() | table.removed.keys()
+        known = snapshot.files.keys() | snapshot.removed.keys()
         return all(file.path in known for file in commit.added)
     if commit.writer is not None:
-        return table.batches.get(commit.writer, -1) >= (commit.batch or 0)
+        return snapshot.batches.get(commit.writer, -1) >= (commit.batch or 0)
     return all(
-        table.positions.get(topic, {}).get(partition, -1) >= offset
+        snapshot.positions.get(topic, {}).get(partition, -1) >= offset
         for topic, partitions in commit.positions.items()
         for partition, offset in partitions.items()
     )
@@ -296,8 +296,8 @@ def _encode(commit: Commit) -> bytes:
     return json.dumps({"format": FORMAT_VERSION, **asdict(commit)}, indent=1).encode()
 
 
-def _encode_table(table: Table) -> bytes:
-    return json.dumps({"format": FORMAT_VERSION, **asdict(table)}).encode()
+def _encode_snapshot(snapshot: Snapshot) -> bytes:
+    return json.dumps({"format": FORMAT_VERSION, **asdict(snapshot)}).encode()
 
 
 def _decode(content: Mapping[str, Any]) -> Commit:
@@ -315,8 +315,8 @@ def _decode(content: Mapping[str, Any]) -> Commit:
     )
 
 
-def _decode_table(content: Mapping[str, Any]) -> Table:
-    return Table(
+def _decode_snapshot(content: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(
         version=content["version"],
         files={file.path: file for file in _files(content["files"].values())},
         positions=_positions(content["positions"]),

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from braidmq.platform.disk import RealDisk
 from braidmq.spark.options import OptionError
-from braidmq.spark.parquet.files import GroupedFile, Written, written_by_tasks
+from braidmq.spark.parquet.files import GroupedFile, WrittenFile, written_by_tasks
 from braidmq.spark.source.bulk import asked, planned_tasks
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ class ExportedFile:
     def add(self, rows: pa.RecordBatch) -> None:
         self._file.add(rows)
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[WrittenFile]:
         self._file.close()
         RealDisk().sync_file(self._file.path)
-        return [Written(self._file.path.name, self._file.rows)]
+        return [WrittenFile(self._file.path.name, self._file.rows)]
 
 
 def _target(path: str, overwrite: bool) -> Path:
@@ -133,7 +133,7 @@ def _is_ours(entry: Path) -> bool:
     return entry.is_file() and (entry.suffix in (".parquet", ".crc") or entry.name == SUCCESS)
 
 
-def _take(staging: Path, made: Path, written: list[Written]) -> None:
+def _take(staging: Path, made: Path, written: list[WrittenFile]) -> None:
     """Moves what tasks have told of. Whoever is still writing, though nobody waits for it, stays behind."""
     for each in written:
         file = staging / each.file

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from braidmq.spark.errors import without_traceback
 from braidmq.spark.source.columns import arrow_schema
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.splits import Task
 from braidmq.spark.source.task import read_task
 
@@ -29,7 +29,7 @@ SEARCHED = ("partition", "offset", "timestamp")
 """Columns whose least and greatest stand in the footer, for readers to skip by."""
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that a task has finished, by its name below the folder it was told to write to."""
 
     file: str
@@ -43,16 +43,16 @@ class Files(Protocol):
     """What a task writes to."""
 
     def add(self, rows: pa.RecordBatch) -> None: ...
-    def close(self) -> list[Written]: ...
+    def close(self) -> list[WrittenFile]: ...
 
 
 def written_by_tasks(
     spark: SparkSession,
-    query: Query,
+    query: ReadQuery,
     columns: tuple[str, ...],
     planned: list[Task],
     files_of: Callable[[int], Files],
-) -> list[Written]:
+) -> list[WrittenFile]:
     """Reads each task's rows into the files it is given by its number, and tells which they are."""
     numbers = spark.range(0, len(planned), 1, max(1, len(planned)))
 
@@ -67,7 +67,7 @@ def written_by_tasks(
                 yield pa.RecordBatch.from_pylist([each._asdict() for each in written], WRITTEN)
 
     found = numbers.mapInArrow(run, "file string, rows bigint").collect()
-    return sorted(Written(row.file, row.rows) for row in found)
+    return sorted(WrittenFile(row.file, row.rows) for row in found)
 
 
 def parquet_writer(where: Path | pa.NativeFile, columns: tuple[str, ...], codec: str) -> pq.ParquetWriter:

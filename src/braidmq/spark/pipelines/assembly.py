@@ -11,7 +11,7 @@ from braidmq.spark.pipelines.checks import check, check_names
 from braidmq.spark.pipelines.document import Node
 from braidmq.spark.pipelines.mistakes import Notebook
 from braidmq.spark.pipelines.model import Pipeline
-from braidmq.spark.pipelines.reading import read
+from braidmq.spark.pipelines.parser import read
 
 
 def assemble(

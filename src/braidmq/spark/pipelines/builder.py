@@ -79,7 +79,7 @@ class PipelineBuilder:
 
     def run(self, *, once: bool = False, **options: Any) -> None:
         """Runs it here and now, until it is stopped; with `once`, until everything there is has been read."""
-        from braidmq.spark.pipelines.running import run
+        from braidmq.spark.pipelines.runner import run
 
         if is_loading.get():
             raise PipelineError(

@@ -1,6 +1,6 @@
 """The directory a pipeline keeps between runs.
 
-    pipeline.json       what the checkpoint was made by (`versions`)
+    pipeline.json       what the checkpoint was made by (`compatibility`)
     status.json         how the last run stands (`status`)
     schemas/<source>    a schema found by looking at records: found once, then kept
     registry/<source>   the registry id that the values of a source must have, found in the same way

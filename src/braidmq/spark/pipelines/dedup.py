@@ -60,8 +60,8 @@ def _first_of_its_time(within_us: int) -> Keep:
 
 def _take(times_us: list[int], at_us: int, within_us: int) -> bool:
     """Whether no time is near; then it is put among them, in their order."""
-    place = bisect_left(times_us, at_us)
-    if any(abs(each - at_us) <= within_us for each in times_us[max(0, place - 1) : place + 1]):
+    index = bisect_left(times_us, at_us)
+    if any(abs(each - at_us) <= within_us for each in times_us[max(0, index - 1) : index + 1]):
         return False
-    times_us.insert(place, at_us)
+    times_us.insert(index, at_us)
     return True

@@ -1,6 +1,6 @@
 """A pipeline as written: a tree of plain values in which every value knows its line.
 
-YAML files and Python programs both become such a tree, so that one reader (`reading`) turns it into the
+YAML files and Python programs both become such a tree, so that one `parser` turns it into the
 model and every mistake can be told with its line. `${NAME}` and `${NAME:-otherwise}` are taken from the
 environment; SQL is left as it is.
 """

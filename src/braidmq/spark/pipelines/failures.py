@@ -75,7 +75,7 @@ def _explain_bad(pipeline: Pipeline, topic: str, partition: int, offset: int) ->
         (each for each in pipeline.sources if isinstance(each, TopicSource) and each.topic == topic), None
     )
     reason = _reason(pipeline, source, partition, offset) if source else "it does not fit the schema"
-    where = f"{source.place}: " if source else ""
+    where = f"{source.location}: " if source else ""
     return (
         f"{where}topic {topic}, partition {partition}, offset {offset} cannot be read: {reason}. Mend the"
         f" schema, or say where such records go: bad_records: {{topic: {topic}.bad}}, or bad_records: drop"
@@ -88,7 +88,7 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from braidmq.client.consumer import Consumer
     from braidmq.spark import avro
     from braidmq.spark.pipelines.checkpoint import Checkpoint
-    from braidmq.spark.pipelines.connecting import about_values, connect
+    from braidmq.spark.pipelines.clusters import about_values, connect
     from braidmq.spark.pipelines.reasons import explain
     from braidmq.spark.pipelines.registry import with_kept_id
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from braidmq.spark import avro
 from braidmq.spark.avro import AvroSchema
-from braidmq.spark.pipelines.connecting import about_values
+from braidmq.spark.pipelines.clusters import about_values
 from braidmq.spark.pipelines.mistakes import PipelineMistakes
 from braidmq.spark.pipelines.model import BadRecords, Metadata, TopicSink, TopicSource, ValueFormat
 from braidmq.spark.pipelines.reasons import explain
@@ -95,7 +95,7 @@ def _value(rows: DataFrame, sink: TopicSink) -> Column:
         return F.to_csv(whole, options).cast("binary")
     if "value" not in rows.columns:
         raise PipelineMistakes.at(
-            sink.place.of("format"),
+            sink.location.of("format"),
             f"sink {sink.name} writes {sink.format}, which takes the column value;"
             f" {sink.source} has {', '.join(rows.columns)}",
         )
@@ -159,8 +159,8 @@ def _is_good(schema: StructType) -> Callable[[Column], Column]:
 
 
 def _or_raise(is_good: Callable[[Column], Column]) -> Callable[[Column], Column]:
-    place = F.concat_ws(" ", F.lit(BAD_RECORD), F.col("topic"), F.col("partition"), F.col("offset"))
-    return lambda row: F.when(is_good(row), True).otherwise(F.raise_error(place).cast("boolean"))
+    marked = F.concat_ws(" ", F.lit(BAD_RECORD), F.col("topic"), F.col("partition"), F.col("offset"))
+    return lambda row: F.when(is_good(row), True).otherwise(F.raise_error(marked).cast("boolean"))
 
 
 def _header(name: str, value: Column) -> Column:

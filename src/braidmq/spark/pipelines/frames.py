@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from braidmq.spark.errors import first_line
-from braidmq.spark.pipelines.mistakes import PipelineMistakes, Place, suggestion
+from braidmq.spark.pipelines.mistakes import Location, PipelineMistakes, suggestion
 from braidmq.spark.pipelines.model import Watermark
 
 WATERMARK_MARK = "spark.watermarkDelayMs"
@@ -20,27 +20,27 @@ EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:ti
 
 
 @contextmanager
-def told_at(place: Place, what: str) -> Iterator[None]:
+def told_at(location: Location, what: str) -> Iterator[None]:
     """Turns an error of Spark's analysis into one that names the line."""
     try:
         yield
     except PySparkException as error:
-        raise PipelineMistakes.at(place, f"{what}: {first_line(error)}") from error
+        raise PipelineMistakes.at(location, f"{what}: {first_line(error)}") from error
 
 
-def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) -> DataFrame:
+def with_watermark(frame: DataFrame, watermark: Watermark | None, location: Location) -> DataFrame:
     """Declares event time; a column that has a watermark from an earlier step keeps that one."""
     if watermark is None:
         return frame
     if watermark.column not in frame.columns:
         hint = suggestion(watermark.column, frame.columns)
         raise PipelineMistakes.at(
-            place.of("watermark"), f"watermark: there is no column {watermark.column}{hint}"
+            location.of("watermark"), f"watermark: there is no column {watermark.column}{hint}"
         )
     field = frame.schema[watermark.column]
     if field.dataType.simpleString() not in EVENT_TIME_TYPES:
         raise PipelineMistakes.at(
-            place.of("watermark"),
+            location.of("watermark"),
             f"watermark: {watermark.column} is {field.dataType.simpleString()}, not a TIMESTAMP",
         )
     if WATERMARK_MARK in field.metadata:
@@ -91,7 +91,7 @@ def _types(expressions: Any) -> str:
 
 def _all(sequence: Any) -> list[Any]:
     """A sequence of Scala as a list."""
-    return [sequence.apply(place) for place in range(sequence.size())]
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def output_mode(frame: DataFrame, *modes: str) -> str:
@@ -115,10 +115,10 @@ def _checked_mode(frame: DataFrame, mode: str) -> str:
     return mode
 
 
-def columns_there(frame: DataFrame, names: tuple[str, ...], place: Place, what: str) -> None:
+def columns_there(frame: DataFrame, names: tuple[str, ...], location: Location, what: str) -> None:
     """Refuses names of columns that an input does not have."""
     for name in names:
         if name not in frame.columns:
             raise PipelineMistakes.at(
-                place, f"{what}: there is no column {name}{suggestion(name, frame.columns)}"
+                location, f"{what}: there is no column {name}{suggestion(name, frame.columns)}"
             )

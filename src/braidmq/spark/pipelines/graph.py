@@ -126,8 +126,8 @@ def render(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _branches(pipeline: Pipeline, names: list[str], indent: str) -> Iterator[str]:
-    for place, name in enumerate(names):
-        last = place == len(names) - 1
+    for index, name in enumerate(names):
+        last = index == len(names) - 1
         yield f"{indent}{'└─' if last else '├─'} {name}: {describe(pipeline, name)}"
         yield from _branches(pipeline, list(inputs_of(pipeline, name)), indent + ("   " if last else "│  "))
 

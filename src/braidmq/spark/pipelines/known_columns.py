@@ -81,7 +81,7 @@ def missing(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for part in (*pipeline.sources, *pipeline.steps):
         found = of(pipeline, part.name)
         if part.watermark is not None and found is not None:
-            line = part.place.of("watermark").line
+            line = part.location.of("watermark").line
             yield from _watermark(line, f"{part.name}: watermark", part.watermark.column, found)
     doubtful: set[str] = set()
     """Steps with a mistake: what they would hand on is anybody's guess."""
@@ -92,13 +92,13 @@ def missing(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
         for key, name, wanted in _wanted_by(step):
             for column in _not_in(of(pipeline, name), wanted):
                 doubtful.add(each)
-                yield step.place.of(key).line, f"step {each}: {name} has no column {column}"
+                yield step.location.of(key).line, f"step {each}: {name} has no column {column}"
     for sink in pipeline.sinks:
         if not doubtful.isdisjoint(graph.upstream(pipeline, sink.source)):
             continue
         for key, wanted in _wanted_by_sink(sink):
             for column in _not_in(of(pipeline, sink.source), wanted):
-                yield sink.place.of(key).line, f"sink {sink.name}: {sink.source} has no column {column}"
+                yield sink.location.of(key).line, f"sink {sink.name}: {sink.source} has no column {column}"
         if isinstance(sink, TopicSink):
             yield from _of_topic_sink(pipeline, sink)
 
@@ -134,12 +134,12 @@ def _of_topic_sink(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, s
     if sink.format in (ValueFormat.TEXT, ValueFormat.RAW) and VALUE not in found:
         there = f"{sink.source} has {', '.join(found)}"
         text = f"sink {sink.name} writes {sink.format}, which takes the column value; {there}"
-        yield sink.place.of("format").line, text
+        yield sink.location.of("format").line, text
     key = sink.key or ""
     # The key is SQL: only a plain name that is nearly one of the columns is surely a mistake.
     if key.isidentifier() and key.lower() not in {each.lower() for each in found} and closest(key, found):
         yield (
-            sink.place.of("key").line,
+            sink.location.of("key").line,
             f"sink {sink.name}: {sink.source} has no column {key}{suggestion(key, found)}",
         )
 

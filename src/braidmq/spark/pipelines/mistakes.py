@@ -27,16 +27,16 @@ class NotInstalled(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where something was written, and on which lines its keys are."""
 
     file: str
     line: int
     keys: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
-    def of(self, key: str) -> Place:
+    def of(self, key: str) -> Location:
         """Where a key of it stands; its own place if it is not written there."""
-        return Place(self.file, self.keys.get(key, self.line))
+        return Location(self.file, self.keys.get(key, self.line))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -44,22 +44,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    place: Place
+    location: Location
     text: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 class PipelineMistakes(PipelineError):
     """Everything that is wrong with a pipeline's file."""
 
     @classmethod
-    def at(cls, place: Place, text: str) -> PipelineMistakes:
-        return cls([Mistake(place, text)])
+    def at(cls, location: Location, text: str) -> PipelineMistakes:
+        return cls([Mistake(location, text)])
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
-        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.place.line))
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.location.line))
         super().__init__("\n".join(map(str, self.mistakes)))
 
 
@@ -72,7 +72,7 @@ class Notebook:
 
     def note(self, line: int, text: str) -> None:
         if len(self.mistakes) < MISTAKES_MAX:
-            self.mistakes.append(Mistake(Place(self.file, line), text))
+            self.mistakes.append(Mistake(Location(self.file, line), text))
 
     def raise_if_any(self) -> None:
         if self.mistakes:
@@ -85,7 +85,7 @@ def where_it_failed(error: Exception, file: str) -> str:
     theirs = Path(file).resolve()
     lines = (frame.lineno for frame in reversed(frames) if Path(frame.filename).resolve() == theirs)
     line = next(lines, None)
-    return f"{Place(file, line) if line else file}: {type(error).__name__}: {error}"
+    return f"{Location(file, line) if line else file}: {type(error).__name__}: {error}"
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from braidmq.spark.avro import AvroSchema
 from braidmq.spark.pipelines.duration import Duration
-from braidmq.spark.pipelines.mistakes import Place
+from braidmq.spark.pipelines.mistakes import Location
 
 WEEK = Duration(7 * 86_400)
 Options = tuple[tuple[str, str], ...]
@@ -92,7 +92,7 @@ class TopicSource:
     """Records of a topic. `schema` is a DDL string; None with `sample_records` means: look at some."""
 
     name: str
-    place: Place
+    location: Location
     topic: str
     format: ValueFormat = ValueFormat.JSON
     schema: str | None = None
@@ -113,7 +113,7 @@ class FileSource:
     """A directory of files: a table, or with `stream` a stream of new files."""
 
     name: str
-    place: Place
+    location: Location
     path: str
     format: FileFormat
     schema: str | None = None
@@ -127,7 +127,7 @@ class TableSource:
     """A table of Spark's catalogue, or the directory of an upserted table."""
 
     name: str
-    place: Place
+    location: Location
     table: str
     is_directory: bool
     watermark: Watermark | None = None
@@ -143,7 +143,7 @@ class SqlStep:
     """A query over sources and earlier steps, which are its tables."""
 
     name: str
-    place: Place
+    location: Location
     sql: str
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
@@ -154,7 +154,7 @@ class PythonStep:
     """A function from DataFrames to a DataFrame."""
 
     name: str
-    place: Place
+    location: Location
     function: Callable[..., Any] | str
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
@@ -165,7 +165,7 @@ class WindowStep:
     """Aggregates over windows of event time: tumbling, sliding (`slide`) or sessions (`gap`)."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     column: str
     size: Duration | None
@@ -181,7 +181,7 @@ class JoinStep:
     """Two inputs by equal columns; two streams also by time, at most `within` apart."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     on: tuple[str, ...]
     kind: JoinKind
@@ -194,7 +194,7 @@ class DedupStep:
     """The first row of each key and time `within`; without one, for as long as the watermark's delay."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     by: tuple[str, ...]
     within: Duration | None
@@ -206,7 +206,7 @@ class NewestStep:
     """Changes of each key in their order; one that comes after a newer one is dropped."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     by: tuple[str, ...]
     order_by: tuple[str, ...]
@@ -221,7 +221,7 @@ class TopicSink:
     """Rows become records: `key` and `headers` are columns or SQL, the value is written in `format`."""
 
     name: str
-    place: Place
+    location: Location
     source: str
     topic: str
     format: ValueFormat = ValueFormat.JSON
@@ -239,7 +239,7 @@ class LakeSink:
     """Parquet files in directories by the date (UTC) of a column, each row exactly once."""
 
     name: str
-    place: Place
+    location: Location
     source: str
     path: str
     date_of: str | None = None
@@ -251,7 +251,7 @@ class UpsertSink:
     """A table with one row for each key: the one that is newest by `order_by`."""
 
     name: str
-    place: Place
+    location: Location
     source: str
     path: str
     key: tuple[str, ...]
@@ -270,7 +270,7 @@ class Pipeline:
     """The whole of it. `directory` is what relative paths are relative to."""
 
     name: str
-    place: Place
+    location: Location
     directory: Path
     bootstrap: str
     version: int

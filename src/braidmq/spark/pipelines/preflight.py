@@ -12,7 +12,7 @@ from braidmq.client.errors import AuthenticationFailed, ClientError
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.pipelines import graph
 from braidmq.spark.pipelines.checkpoint import Checkpoint, Offsets
-from braidmq.spark.pipelines.connecting import connect, connection_options, topic_options
+from braidmq.spark.pipelines.clusters import connect, connection_options, topic_options
 from braidmq.spark.pipelines.mistakes import Mistake, PipelineError, PipelineMistakes, suggestion
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, Start, TopicSink, TopicSource
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -22,7 +22,7 @@ READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPosition:
     """One partition a query would read next."""
 
     query: str
@@ -37,14 +37,14 @@ class Reading:
         return max(0, self.end_offset - self.next_offset)
 
 
-class Side:
+class PipelineCluster:
     """One of the clusters that topics of a pipeline lie on; most pipelines have one."""
 
     def __init__(self, pipeline: Pipeline, part: Part) -> None:
         self.bootstrap = topic_options(pipeline, part.options)["bootstrap.servers"]
         self.cluster = connect(pipeline, part)
         self.admin = Admin(self.cluster)
-        self._file = pipeline.place.file
+        self._file = pipeline.location.file
         self._topics: dict[str, TopicDescription] | None = None
 
     def topics(self) -> dict[str, TopicDescription]:
@@ -66,13 +66,13 @@ class Preflight:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._sides: dict[str, Side] = {}
+        self._clusters: dict[str, PipelineCluster] = {}
 
-    def _side(self, part: Part) -> Side:
+    def _side(self, part: Part) -> PipelineCluster:
         key = repr(sorted(topic_options(self._pipeline, connection_options(part.options)).items()))
-        if key not in self._sides:
-            self._sides[key] = Side(self._pipeline, part)
-        return self._sides[key]
+        if key not in self._clusters:
+            self._clusters[key] = PipelineCluster(self._pipeline, part)
+        return self._clusters[key]
 
     def check_topics(self) -> None:
         """Every topic that is read exists; a misspelt one is told with its line."""
@@ -83,7 +83,9 @@ class Preflight:
             known = self._side(source).topics()
             if source.topic not in known:
                 near = suggestion(source.topic, _plain(known))
-                mistakes.append(Mistake(source.place.of("topic"), f"there is no topic {source.topic}{near}"))
+                mistakes.append(
+                    Mistake(source.location.of("topic"), f"there is no topic {source.topic}{near}")
+                )
         if mistakes:
             raise PipelineMistakes(mistakes)
 
@@ -102,14 +104,14 @@ class Preflight:
             made.append(topic)
         return made
 
-    def readings(self, checkpoint: Checkpoint) -> list[Reading]:
+    def readings(self, checkpoint: Checkpoint) -> list[ReadPosition]:
         """What each query would read next: from its checkpoint, or from where the file says to start."""
         rows = []
         for query, sources in self._queries():
             positions = checkpoint.positions(query)
-            for place, source in enumerate(sources):
+            for index, source in enumerate(sources):
                 if source is not None:
-                    at = positions[place] if place < len(positions) else None
+                    at = positions[index] if index < len(positions) else None
                     rows += self._of_source(query, source, at or self._first(source, checkpoint))
         return rows
 
@@ -127,7 +129,7 @@ class Preflight:
                 checkpoint.keep_start(source.name, queries, self._first(source, checkpoint))
 
     def close(self) -> None:
-        for side in self._sides.values():
+        for side in self._clusters.values():
             side.cluster.close()
 
     def _targets(self) -> Iterator[tuple[Part, str, int | None]]:
@@ -181,11 +183,11 @@ class Preflight:
         waiting = any(checkpoint.last_batch(query) is None for query in there)
         return offsets.get(source.topic, {}) if begun and waiting else None
 
-    def _of_source(self, query: str, source: TopicSource, at: Offsets) -> list[Reading]:
+    def _of_source(self, query: str, source: TopicSource, at: Offsets) -> list[ReadPosition]:
         topic = self._side(source).topics()[source.topic]
         reached = {int(index): offset for index, offset in at.get(source.topic, {}).items()}
         return [
-            Reading(query, source.name, topic.name, each.index, next_offset, each.end_offset)
+            ReadPosition(query, source.name, topic.name, each.index, next_offset, each.end_offset)
             for each in topic.partitions
             for next_offset in [reached.get(each.index, each.start_offset)]
         ]

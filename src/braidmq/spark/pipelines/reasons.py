@@ -116,9 +116,9 @@ def _field(value: Any, kind: Any, name: str) -> Iterator[str]:
             yield f"column {name}: {_shown(value)} is not an object"
     elif isinstance(kind, dict) and kind["type"] == "array":
         if isinstance(value, list):
-            for place, each in enumerate(value):
+            for index, each in enumerate(value):
                 if each is not None:
-                    yield from _field(each, kind["elementType"], f"{name}[{place}]")
+                    yield from _field(each, kind["elementType"], f"{name}[{index}]")
         else:
             yield f"column {name}: {_shown(value)} is not a list"
     elif isinstance(kind, dict) and kind["type"] == "map":

@@ -16,7 +16,7 @@ from braidmq.client.offsets import list_offsets
 from braidmq.spark import avro
 from braidmq.spark.avro import Framing
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import connect
+from braidmq.spark.pipelines.clusters import connect
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import Pipeline, Start, TopicSource
 
@@ -34,7 +34,7 @@ def pinned(pipeline: Pipeline, source: TopicSource, checkpoint: Checkpoint) -> T
         found = _first_id(cluster, source)
     if found is None:
         raise PipelineError(
-            f"{source.place}: topic {source.topic} holds no record to learn the registry id of the schema"
+            f"{source.location}: topic {source.topic} holds no record to learn the registry id of the schema"
             " from; send one, or write registry_id: and the number"
         )
     checkpoint.keep_registry_id(source.name, found)

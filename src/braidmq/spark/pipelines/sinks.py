@@ -12,11 +12,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from braidmq.spark.lake.compaction import tidy
+from braidmq.spark.lake.lake import Lake
 from braidmq.spark.lake.schema import DATE, utc_date
-from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines import formats, upsert
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import topic_options
+from braidmq.spark.pipelines.clusters import topic_options
 from braidmq.spark.pipelines.duration import Duration
 from braidmq.spark.pipelines.frames import columns_there, output_mode, told_at
 from braidmq.spark.pipelines.mistakes import PipelineMistakes
@@ -39,7 +39,7 @@ Start = Callable[[bool], StreamingQuery]
 
 def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkpoint) -> Start:
     """How to start the query of a sink; everything about it that can be checked has been."""
-    with told_at(sink.place, f"sink {sink.name}"):
+    with told_at(sink.location, f"sink {sink.name}"):
         if isinstance(sink, TopicSink):
             records = formats.encode(frame, sink)
             output_mode(records, sink.mode.value)
@@ -87,7 +87,9 @@ def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every:
 
 def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataStreamWriter:
     """A lake of our own on a file system; behind a URL Spark's Parquet sink, which counts batches too."""
-    columns_there(frame, tuple(filter(None, [sink.date_of])), sink.place.of("date_of"), f"sink {sink.name}")
+    columns_there(
+        frame, tuple(filter(None, [sink.date_of])), sink.location.of("date_of"), f"sink {sink.name}"
+    )
     own = own_date(frame.schema, sink)
     if own is not None:
         frame = frame.withColumnRenamed(own, DATE)
@@ -100,8 +102,8 @@ def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataSt
 
     def write(rows: DataFrame, batch: int) -> None:
         lake = Lake(sink.path)
-        table = lake.append(rows, writer=_identity(checkpoint, sink.name), batch=batch)
-        tidy(lake, rows.sparkSession, table)
+        snapshot = lake.append(rows, writer=_identity(checkpoint, sink.name), batch=batch)
+        tidy(lake, rows.sparkSession, snapshot)
 
     return frame.writeStream.foreachBatch(write)
 
@@ -115,7 +117,7 @@ def own_date(schema: StructType, sink: LakeSink) -> str | None:
         if kind != "date" or sink.date_of not in (None, field.name):
             what = f"is {kind.upper()}" if kind != "date" else f"is not the date of {sink.date_of}"
             raise PipelineMistakes.at(
-                sink.place,
+                sink.location,
                 f"sink {sink.name}: column {field.name} {what}, and the files of a lake lie by the date in a"
                 f" column of that name; rename it: SELECT {field.name} AS day",
             )

@@ -21,7 +21,7 @@ from braidmq.spark.errors import first_line
 from braidmq.spark.options import merged
 from braidmq.spark.pipelines import formats, registry, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
+from braidmq.spark.pipelines.clusters import about_values, connect, topic_options
 from braidmq.spark.pipelines.frames import told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes, closest
 from braidmq.spark.pipelines.model import (
@@ -50,7 +50,7 @@ class Opener:
 
     def open(self, source: Source, query: str) -> DataFrame:
         """The rows of a source for one query, under whose name the positions are published."""
-        return with_watermark(self._frame(source, query), source.watermark, source.place)
+        return with_watermark(self._frame(source, query), source.watermark, source.location)
 
     def _frame(self, source: Source, query: str) -> DataFrame:
         match source:
@@ -106,7 +106,7 @@ class Opener:
             made = StructType.fromDDL(ddl)
         except PySparkException as error:
             raise PipelineMistakes.at(
-                source.place.of("schema"), f"schema {ddl!r}: {first_line(error)}"
+                source.location.of("schema"), f"schema {ddl!r}: {first_line(error)}"
             ) from None
         assert isinstance(made, StructType)
         return made
@@ -115,8 +115,8 @@ class Opener:
         values = sample(self.pipeline, source)
         if not values:
             raise PipelineError(
-                f"{source.place}: topic {source.topic} holds no records to learn a schema from; send some, or"
-                " write the schema out"
+                f"{source.location}: topic {source.topic} holds no records to learn a schema from;"
+                " send some, or write the schema"
             )
         texts = self.spark.sparkContext.parallelize([value.decode(errors="replace") for value in values], 1)
         reader = self.spark.read.options(**about_values(source.options))
@@ -126,7 +126,7 @@ class Opener:
             found = reader.csv(texts, inferSchema=True, mode="DROPMALFORMED").schema
         if not found.fields:
             raise PipelineMistakes.at(
-                source.place.of("format"), f"the sample of topic {source.topic} is not {source.format}"
+                source.location.of("format"), f"the sample of topic {source.topic} is not {source.format}"
             )
         ddl = found.toDDL()
         self.checkpoint.keep_schema(source.name, ddl)
@@ -141,20 +141,22 @@ class Opener:
         made = made.options(**dict(source.options))
         if source.schema is not None:
             made = made.schema(source.schema)
-        place = source.place.of("files")
-        with told_at(place, f"source {source.name}"):
+        location = source.location.of("files")
+        with told_at(location, f"source {source.name}"):
             try:
                 return made.load(source.path)
             except AnalysisException as error:
                 if error.getCondition() != "PATH_NOT_FOUND":
                     raise
-                raise PipelineMistakes.at(place, f"source {source.name}: {_not_there(source.path)}") from None
+                raise PipelineMistakes.at(
+                    location, f"source {source.name}: {_not_there(source.path)}"
+                ) from None
 
     def _table(self, source: TableSource) -> DataFrame:
         if source.is_directory:
-            return table_source.read(self.spark, source.table, source.place)
+            return table_source.read(self.spark, source.table, source.location)
         reader = self.spark.readStream if source.stream else self.spark.read
-        with told_at(source.place.of("table"), f"source {source.name}"):
+        with told_at(source.location.of("table"), f"source {source.name}"):
             return reader.options(**dict(source.options)).table(source.table)
 
 

@@ -49,7 +49,7 @@ def _read(text: str) -> Iterator[tuple[int, str]]:
     matches = list(_WORD.finditer(text))
     words = [match[0] for match in matches]
     expecting, in_from, outer = False, False, []
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         lower = word.lower()
         if word == "(":
             outer.append((expecting, in_from))
@@ -64,8 +64,8 @@ def _read(text: str) -> Iterator[tuple[int, str]]:
             expecting = in_from = False
         elif expecting and lower not in _JOINS and lower not in ("stream", "values"):
             expecting = False
-            if words[place + 1 : place + 2] != ["("]:
-                yield matches[place].start(), word.strip("`")
+            if words[index + 1 : index + 2] != ["("]:
+                yield matches[index].start(), word.strip("`")
 
 
 def is_stateful(sql: str, streams: int) -> bool:

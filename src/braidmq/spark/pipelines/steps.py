@@ -20,9 +20,9 @@ from braidmq.spark.errors import first_line
 from braidmq.spark.pipelines import dedup, newest
 from braidmq.spark.pipelines.frames import WATERMARK_MARK, columns_there, told_at, with_watermark
 from braidmq.spark.pipelines.mistakes import (
+    Location,
     PipelineError,
     PipelineMistakes,
-    Place,
     suggestion,
     where_it_failed,
 )
@@ -43,8 +43,8 @@ _LINE_OF_SQL = re.compile(r"\bline (\d+),? pos \d+")
 
 def make(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> DataFrame:
     """The DataFrame of a step. Errors of Spark's analysis name the line."""
-    with told_at(_main_place(step), f"step {step.name}"):
-        return with_watermark(_made(spark, step, frames, directory), step.watermark, step.place)
+    with told_at(_main_location(step), f"step {step.name}"):
+        return with_watermark(_made(spark, step, frames, directory), step.watermark, step.location)
 
 
 def _made(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> DataFrame:
@@ -60,14 +60,14 @@ def _made(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> D
         case DedupStep():
             return _dedup(step, frames[step.inputs[0]])
         case NewestStep():
-            columns_there(frames[step.inputs[0]], step.by, step.place.of("by"), "newest")
-            columns_there(frames[step.inputs[0]], step.order_by, step.place.of("order_by"), "newest")
+            columns_there(frames[step.inputs[0]], step.by, step.location.of("by"), "newest")
+            columns_there(frames[step.inputs[0]], step.order_by, step.location.of("order_by"), "newest")
             return newest.in_order(frames[step.inputs[0]], step.by, step.order_by)
 
 
-def _main_place(step: Step) -> Place:
+def _main_location(step: Step) -> Location:
     """Where the text stands that Spark is asked to understand, if it is the step's own."""
-    return step.place.of("compute") if isinstance(step, WindowStep) else step.place
+    return step.location.of("compute") if isinstance(step, WindowStep) else step.location
 
 
 def _sql(spark: SparkSession, step: SqlStep) -> DataFrame:
@@ -75,17 +75,17 @@ def _sql(spark: SparkSession, step: SqlStep) -> DataFrame:
     try:
         return spark.sql(step.sql)
     except PySparkException as error:
-        at = step.place.of("sql")
+        at = step.location.of("sql")
         found = _LINE_OF_SQL.search(str(error))
         # The text begins below its key; of a Python program only the line of the call is known.
         if found and "\n" in step.sql and not at.file.endswith(".py"):
-            at = Place(at.file, at.line + int(found[1]))
+            at = Location(at.file, at.line + int(found[1]))
         raise PipelineMistakes.at(at, f"step {step.name}: {first_line(error)}") from error
 
 
 def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
     function = (
-        step.function if callable(step.function) else find_function(step.function, directory, step.place)
+        step.function if callable(step.function) else find_function(step.function, directory, step.location)
     )
     _ship_modules(directory)
     try:
@@ -95,15 +95,15 @@ def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
     except Exception as error:
         file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
         wrong = where_it_failed(error, file or str(step.function))
-        raise PipelineMistakes.at(step.place, f"step {step.name}: {wrong}") from error
+        raise PipelineMistakes.at(step.location, f"step {step.name}: {wrong}") from error
     if not isinstance(made, DataFrame):
         raise PipelineMistakes.at(
-            step.place, f"step {step.name}: the function gave back {type(made).__name__}, not a DataFrame"
+            step.location, f"step {step.name}: the function gave back {type(made).__name__}, not a DataFrame"
         )
     return made
 
 
-def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any]:
+def find_function(name: str, directory: Path, location: Location) -> Callable[..., Any]:
     """`module:function`; the module is looked for beside the pipeline's file first."""
     module_name, _, function_name = name.partition(":")
     if str(directory) not in sys.path:
@@ -112,12 +112,12 @@ def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any
         module = importlib.import_module(module_name)
     except Exception as error:
         wrong = _not_imported(error, module_name, directory)
-        raise PipelineMistakes.at(place, f"python: {wrong}") from error
+        raise PipelineMistakes.at(location, f"python: {wrong}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         named = [each for each, what in vars(module).items() if callable(what) and not each.startswith("_")]
         hint = suggestion(function_name, named)
-        raise PipelineMistakes.at(place, f"python: {module_name} has no function {function_name}{hint}")
+        raise PipelineMistakes.at(location, f"python: {module_name} has no function {function_name}{hint}")
     found: Callable[..., Any] = function
     return found
 
@@ -142,8 +142,8 @@ def _ship_modules(directory: Path) -> None:
 
 
 def _window(step: WindowStep, frame: DataFrame) -> DataFrame:
-    columns_there(frame, (step.column,), step.place.of("on"), "window")
-    columns_there(frame, step.by, step.place.of("by"), "window")
+    columns_there(frame, (step.column,), step.location.of("on"), "window")
+    columns_there(frame, step.by, step.location.of("by"), "window")
     if step.gap is not None:
         windows = F.session_window(step.column, str(step.gap))
     else:
@@ -156,7 +156,7 @@ def _window(step: WindowStep, frame: DataFrame) -> DataFrame:
 
 def _join(step: JoinStep, left: DataFrame, right: DataFrame) -> DataFrame:
     for frame, name in ((left, step.inputs[0]), (right, step.inputs[1])):
-        columns_there(frame, step.on, step.place.of("on"), f"join on {name}")
+        columns_there(frame, step.on, step.location.of("on"), f"join on {name}")
     kind = {JoinKind.SEMI: "left_semi", JoinKind.ANTI: "left_anti"}.get(step.kind, step.kind.value)
     # Columns of the same name on both sides: the right one is told by the name of its input.
     renamed = {
@@ -191,14 +191,14 @@ def _event_time(step: JoinStep | DedupStep, name: str, frame: DataFrame) -> str:
         if WATERMARK_MARK in field.metadata:
             return field.name
     raise PipelineMistakes.at(
-        step.place,
+        step.location,
         f"step {step.name}: {name} has lost the column of its watermark and has only"
         f" {', '.join(frame.columns)}; select that column too",
     )
 
 
 def _dedup(step: DedupStep, frame: DataFrame) -> DataFrame:
-    columns_there(frame, step.by, step.place.of("by"), "dedup")
+    columns_there(frame, step.by, step.location.of("by"), "dedup")
     if not frame.isStreaming:
         return frame.dropDuplicates(list(step.by))
     if step.within is None:

@@ -1,4 +1,4 @@
-"""A batch of changes into an upserted table: every touched bucket is merged by one task (`tables`)."""
+"""A batch of changes into an upserted table: every touched bucket is merged by one task (`upsert_table`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyspark.sql.types import StructField, StructType
 from braidmq.spark.pipelines.frames import columns_there
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import UpsertSink
-from braidmq.spark.pipelines.tables import (
+from braidmq.spark.pipelines.upsert_table import (
     CHANGED_MS,
     IS_DELETED,
     Rules,
-    Table,
+    UpsertTable,
     Version,
     merge_part,
     part_name,
@@ -35,10 +35,10 @@ BUCKET = "_braid_bucket"
 
 def check(frame: DataFrame, sink: UpsertSink) -> None:
     """What can be known before the first batch: columns, and whether the table is ours to go on with."""
-    columns_there(frame, (*sink.key, *sink.order_by), sink.place, f"sink {sink.name}")
+    columns_there(frame, (*sink.key, *sink.order_by), sink.location, f"sink {sink.name}")
     if sink.delete_when is not None:
         frame.where(sink.delete_when)
-    found = Table(sink.path).current()
+    found = UpsertTable(sink.path).current()
     if found is None:
         return
     version = found[1]
@@ -46,7 +46,7 @@ def check(frame: DataFrame, sink: UpsertSink) -> None:
     for what, wanted in asked.items():
         if getattr(version, what) != wanted:
             raise PipelineError(
-                f"{sink.place}: sink {sink.name}: the table in {sink.path} has {what}"
+                f"{sink.location}: sink {sink.name}: the table in {sink.path} has {what}"
                 f" {getattr(version, what)}, the file says {wanted}; write to another directory"
             )
     _grown(StructType.fromJson(version.schema), frame.schema, sink)
@@ -54,7 +54,7 @@ def check(frame: DataFrame, sink: UpsertSink) -> None:
 
 def apply(frame: DataFrame, batch: int, sink: UpsertSink, query: str) -> None:
     """Merges one batch. Given again after a crash, it does nothing if it had been finished."""
-    table = Table(sink.path)
+    table = UpsertTable(sink.path)
     found = table.current()
     if found is not None and found[1].query == query and batch <= found[1].batch:
         return
@@ -122,8 +122,8 @@ def _grown(old: StructType, new: StructType, sink: UpsertSink) -> StructType:
         if field.name in known and known[field.name].dataType != field.dataType:
             was, now = known[field.name].dataType.simpleString(), field.dataType.simpleString()
             raise PipelineError(
-                f"{sink.place}: sink {sink.name}: column {field.name} is {was} in {sink.path} and {now} here;"
-                " cast it, or write to another directory"
+                f"{sink.location}: sink {sink.name}: column {field.name} is {was} in {sink.path} and {now}"
+                " here; cast it, or write to another directory"
             )
     added = [StructField(field.name, field.dataType) for field in new.fields if field.name not in known]
     return StructType([*old.fields, *added]) if added else old

@@ -27,11 +27,11 @@ from braidmq.client.admin import Admin
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.errors import sentence
 from braidmq.spark.lake import ranges
-from braidmq.spark.lake.commits import Table
-from braidmq.spark.lake.reimport import as_records
+from braidmq.spark.lake.commits import Snapshot
+from braidmq.spark.lake.lake import Lake
+from braidmq.spark.lake.replay import as_records
 from braidmq.spark.lake.schema import DATE, utc_date
-from braidmq.spark.lake.table import Lake
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.origin import REDRIVEN, header_map, with_header
 
 PLANNED, DONE = "plan", "done"
@@ -82,7 +82,7 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
         Admin(cluster).partition_indexes(job.to)
         ids = ranges.topic_ids(cluster, [job.dead_letters])
         spans = ranges.whole(cluster, [job.dead_letters])
-    journal = job.journal.table() if job.journal.exists else Table()
+    journal = job.journal.snapshot() if job.journal.exists else Snapshot()
     if journal.remade(ids):
         raise RescueError(
             f"{job.dead_letters} was deleted and made again, and the journal {job.journal.path} is of the"
@@ -94,8 +94,8 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
     if not dry_run:
         job.journal.create(PLAN)
         resumed = sum(_send(spark, job, letters, run) for run in unfinished)
-        journal = job.journal.table()
-    sent = job.journal.read(spark, table=journal).select(*PLACE).distinct().withColumn("sent", fn.lit(1))
+        journal = job.journal.snapshot()
+    sent = job.journal.read(spark, snapshot=journal).select(*PLACE).distinct().withColumn("sent", fn.lit(1))
     known = letters.join(sent, PLACE, "left")
     there, before = known.agg(fn.count("*"), fn.count("sent")).collect()[0]
     chosen = _chosen(job, known if job.again else known.filter("sent IS NULL"))
@@ -115,7 +115,7 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
     return Redriven(there, before, _send(spark, job, letters, run), resumed)
 
 
-def _unfinished(job: Redrive, journal: Table) -> list[str]:
+def _unfinished(job: Redrive, journal: Snapshot) -> list[str]:
     """Runs that have a plan for these dead letters and no end; RescueError if one sends them elsewhere."""
     runs = []
     for name in journal.batches:

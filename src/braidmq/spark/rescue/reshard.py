@@ -30,7 +30,7 @@ from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.partitioner import Partitioner
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.origin import ORIGIN, origin, with_header
 from braidmq.spark.rescue.translate import Translation, as_offsets, translate
 from braidmq.spark.sink.ledger import is_ledger
@@ -63,7 +63,7 @@ class Reshard:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CopyProgress:
     """How much was copied since the start, and how much of the old topic is still ahead."""
 
     copied: int
@@ -127,7 +127,7 @@ def _keep_partitioner(job: Reshard) -> None:
         )
 
 
-def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterator[Progress]:
+def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterator[CopyProgress]:
     """Copies until little is left, or (`until_still`) until nothing is left and nothing arrives.
 
     RescueError with `until_still` where records go on arriving, or lie behind an open transaction.
@@ -139,11 +139,11 @@ def copy(spark: SparkSession, job: Reshard, until_still: bool = False) -> Iterat
     while True:
         rows = 0
         for rows in _watched(_start(spark, job)):
-            yield Progress(copied + rows, max(0, _ahead(job, ends)))
+            yield CopyProgress(copied + rows, max(0, _ahead(job, ends)))
         copied += rows
         before, ends = ends, _ends(job)
         arrived = sum(ends.values()) - sum(before.values())
-        yield Progress(copied, arrived)
+        yield CopyProgress(copied, arrived)
         passes += 1
         if arrived == 0 or (not until_still and arrived <= CAUGHT_UP_RECORDS):
             if until_still:

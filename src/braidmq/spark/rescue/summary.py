@@ -37,7 +37,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReportRequest:
     """Which topics, since when, and how many of the hottest keys."""
 
     bootstrap: str
@@ -47,22 +47,24 @@ class Wanted:
     client_options: Mapping[str, str] = field(default_factory=dict)
 
 
-def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] = lambda _: None) -> Report:
-    """Computes every figure; `told` hears what is being worked on."""
-    with open_cluster(wanted.bootstrap, wanted.client_options) as cluster:
-        told("reading offsets and groups")
-        spans = _spans(cluster, wanted)
-        lags = report.lags(cluster, wanted.topics)
+def summarise(
+    spark: SparkSession, request: ReportRequest, progress: Callable[[str], None] = lambda _: None
+) -> Report:
+    """Computes every figure; `progress` hears what is being worked on."""
+    with open_cluster(request.bootstrap, request.client_options) as cluster:
+        progress("reading offsets and groups")
+        spans = _spans(cluster, request)
+        lags = report.lags(cluster, request.topics)
         now_ms = cluster.clock.wall_ms()
-    rows = ranges.read_ranges(spark, wanted.bootstrap, spans, wanted.client_options)
+    rows = ranges.read_ranges(spark, request.bootstrap, spans, request.client_options)
     rows = report.measured(rows).persist()
-    headers = report.batches(spark, wanted.bootstrap, spans, wanted.client_options).persist()
+    headers = report.batches(spark, request.bootstrap, spans, request.client_options).persist()
     try:
-        told("reading records")
+        progress("reading records")
         bucket_s = report.bucket_s(rows)
         tables: dict[str, list[Row]] = {}
-        for name, frame in _frames(rows, headers, bucket_s, wanted, spans).items():
-            told(name.replace("_", " "))
+        for name, frame in _frames(rows, headers, bucket_s, request, spans).items():
+            progress(name.replace("_", " "))
             found = [row.asDict() for row in frame.collect()]
             tables[name] = [{key: _utc(cell) for key, cell in row.items()} for row in found]
         ages = report.oldest_unread(rows, [each for each in lags if _is_read_from(spans, each)])
@@ -74,14 +76,14 @@ def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] =
     finally:
         rows.unpersist()
         headers.unpersist()
-    return Report(wanted.topics, now_ms, bucket_s, tables, tuple(_findings(tables, now_ms)))
+    return Report(request.topics, now_ms, bucket_s, tables, tuple(_findings(tables, now_ms)))
 
 
-def _spans(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, tuple[int, int]]:
-    spans = ranges.whole(cluster, wanted.topics)
-    if wanted.from_ms is None:
+def _spans(cluster: Cluster, request: ReportRequest) -> dict[TopicPartition, tuple[int, int]]:
+    spans = ranges.whole(cluster, request.topics)
+    if request.from_ms is None:
         return spans
-    found = list_offsets(cluster, dict.fromkeys(spans, wanted.from_ms))
+    found = list_offsets(cluster, dict.fromkeys(spans, request.from_ms))
     return {
         at: (end if found[at].offset < 0 else min(max(found[at].offset, start), end), end)
         for at, (start, end) in spans.items()
@@ -95,12 +97,12 @@ def _is_read_from(spans: ranges.Ranges, lag: report.Lag) -> bool:
 
 
 def _frames(
-    rows: DataFrame, headers: DataFrame, bucket_s: int, wanted: Wanted, spans: ranges.Ranges
+    rows: DataFrame, headers: DataFrame, bucket_s: int, request: ReportRequest, spans: ranges.Ranges
 ) -> dict[str, DataFrame]:
     return {
         "throughput": report.throughput(rows, bucket_s),
         "partitions": report.partitions(rows, spans),
-        "hot_keys": report.hot_keys(rows, wanted.hot_keys),
+        "hot_keys": report.hot_keys(rows, request.hot_keys),
         "append_latency": report.append_latency(headers),
         "lateness": report.lateness(rows),
         "batches": report.batch_sizes(headers),

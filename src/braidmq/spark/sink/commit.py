@@ -64,7 +64,7 @@ from braidmq.client.cluster import Cluster
 from braidmq.client.errors import ClientError
 from braidmq.client.transactional import FENCED, Identity, TransactionalClient
 from braidmq.client.transactions import ONGOING, Transactions
-from braidmq.spark.sink.ledger import Decision, Ledger, Overtaken, SinkError, Written
+from braidmq.spark.sink.ledger import Decision, Ledger, Overtaken, SinkError, TaskWrite
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import DescribedTransactionState
 
@@ -194,7 +194,7 @@ class Committer:
             if state is None or state.transaction_state != ONGOING or _identity(state) != identity:
                 raise AbortedEarly(_aborted_early(task, self._timeout_ms))
 
-    def _end(self, written: Mapping[int, Written], batch: int) -> None:
+    def _end(self, written: Mapping[int, TaskWrite], batch: int) -> None:
         """Commits what was decided; SinkError if a transaction of it is lost."""
         lost = self._client.end_all([each.identity for each in written.values()], commit=True)
         missing = [task for task, each in written.items() if each.identity in lost]
@@ -298,6 +298,6 @@ def _identity(state: DescribedTransactionState) -> Identity:
     return Identity(state.transactional_id, state.producer_id, state.producer_epoch)
 
 
-def _written(result: TaskResult) -> Written:
+def _written(result: TaskResult) -> TaskWrite:
     assert result.identity is not None
-    return Written(result.identity, result.digest, result.written_ms)
+    return TaskWrite(result.identity, result.digest, result.written_ms)

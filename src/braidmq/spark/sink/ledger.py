@@ -64,7 +64,7 @@ class Overtaken(SinkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TaskWrite:
     """What one task wrote: its transaction, and a checksum over its rows."""
 
     identity: Identity
@@ -79,7 +79,7 @@ class Decision:
 
     batch: int
     topic: str
-    tasks: Mapping[int, Written]
+    tasks: Mapping[int, TaskWrite]
 
 
 class Ledger:
@@ -213,7 +213,7 @@ def _parsed(scope: str, batch: int, topic: str, parts: list[str]) -> Decision | 
     try:
         opened = zlib.decompressobj().decompress(b85decode("".join(bodies)), OPENED_BYTES_MAX)
         tasks = {
-            int(number): Written(Identity(str(name), int(producer_id), int(epoch)), int(digest), *written)
+            int(number): TaskWrite(Identity(str(name), int(producer_id), int(epoch)), int(digest), *written)
             for number, name, producer_id, epoch, digest, *written in json.loads(opened)
         }
     except (TypeError, ValueError, zlib.error):

@@ -37,7 +37,7 @@ SESSIONS_MAX = 8
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskAttempt:
     """Which attempt of which task of which batch; `scope` is None for a write without a name."""
 
     family: str
@@ -46,16 +46,16 @@ class Place:
     batch: int
     run: str
     task: int
-    attempt: int
+    number: int
     attempt_id: int
     """Spark counts attempts anew when a stage is run again, and this number never."""
 
     @property
     def transactional_id(self) -> str:
-        return f"{self.family}{self.task}-{self.attempt}"
+        return f"{self.family}{self.task}-{self.number}"
 
 
-class Session:
+class SinkSession:
     """A cluster and what is known of it, kept in a worker process; `lines` is for batches only."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -77,17 +77,17 @@ class Session:
         self.lines.close()
 
 
-_sessions: dict[str, Session] = {}
+_sessions: dict[str, SinkSession] = {}
 
 
-def session_for(options: SinkOptions) -> Session:
+def session_for(options: SinkOptions) -> SinkSession:
     """The session of this process for these options."""
     key = repr(options)
     found = _sessions.get(key)
     if found is None:
         while len(_sessions) >= SESSIONS_MAX:
             _drop(next(iter(_sessions)))
-        found = _sessions[key] = Session(options)
+        found = _sessions[key] = SinkSession(options)
     return found
 
 
@@ -103,51 +103,55 @@ def _drop(key: str) -> None:
 
 
 def write_task(
-    options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
+    options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], attempt: TaskAttempt
 ) -> TaskResult:
     """Writes a task's rows as the guarantee asks; what is left open is in the result."""
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
-        return TaskResult(place.task, Outcome.EMPTY, place.scope, place.attempt)
+        return TaskResult(attempt.task, Outcome.EMPTY, attempt.scope, attempt.number)
     try:
-        return _write(session_for(options), options, where, _chain(first, rows), place)
+        return _write(session_for(options), options, where, _chain(first, rows), attempt)
     except (ApiError, ClientError) as error:
         _drop(repr(options))
         raise sink_error(error, _explained(error, options)) from None
 
 
 def _write(
-    session: Session, options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
-) -> TaskResult:
-    if options.guarantee is Guarantee.AT_LEAST_ONCE:
-        return _send(session, options, where, rows, place)
-    known = None
-    if place.scope is not None:
-        known = Ledger(session.cluster, session.client, place.scope, options.transaction_timeout_ms).read()
-        check_not_ahead(place.scope, known, place.batch)
-    if known is None or known.batch < place.batch:
-        return _write_in_transaction(session, options, where, rows, place, None)
-    if not finish_task(session.client, known, place.task):
-        return _write_in_transaction(session, options, where, rows, place, known)
-    for _ in rows:
-        # Spark wants its rows taken.
-        pass
-    return TaskResult(place.task, Outcome.DECIDED, place.scope, place.attempt)
-
-
-def _write_in_transaction(
-    session: Session,
+    session: SinkSession,
     options: SinkOptions,
     where: Layout,
     rows: Iterator[pa.RecordBatch],
-    place: Place,
+    attempt: TaskAttempt,
+) -> TaskResult:
+    if options.guarantee is Guarantee.AT_LEAST_ONCE:
+        return _send(session, options, where, rows, attempt)
+    known = None
+    if attempt.scope is not None:
+        known = Ledger(session.cluster, session.client, attempt.scope, options.transaction_timeout_ms).read()
+        check_not_ahead(attempt.scope, known, attempt.batch)
+    if known is None or known.batch < attempt.batch:
+        return _write_in_transaction(session, options, where, rows, attempt, None)
+    if not finish_task(session.client, known, attempt.task):
+        return _write_in_transaction(session, options, where, rows, attempt, known)
+    for _ in rows:
+        # Spark wants its rows taken.
+        pass
+    return TaskResult(attempt.task, Outcome.DECIDED, attempt.scope, attempt.number)
+
+
+def _write_in_transaction(
+    session: SinkSession,
+    options: SinkOptions,
+    where: Layout,
+    rows: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
     lost: Decision | None,
 ) -> TaskResult:
     """The rows in a transaction that is left open; in place of the one that a decision has lost, if given."""
     client = session.client
-    noted_ms = None if lost is None else lost.tasks[place.task].written_ms
+    noted_ms = None if lost is None else lost.tasks[attempt.task].written_ms
     now_ms = session.cluster.clock.wall_ms() if noted_ms is None else noted_ms
-    identity = client.take(_free_id(client, place), options.transaction_timeout_ms)
+    identity = client.take(_free_id(client, attempt), options.transaction_timeout_ms)
     try:
         sender = BatchSender(
             session.lines,
@@ -156,17 +160,17 @@ def _write_in_transaction(
             first_use=lambda partitions: client.add_partitions(identity, partitions),
             delivery_timeout_s=options.delivery_timeout_s,
         )
-        batches = _pour(session, options, where, rows, place, sender, identity, now_ms)
+        batches = _pour(session, options, where, rows, attempt, sender, identity, now_ms)
         if lost is not None:
-            check_same_rows(lost, place.task, batches.digest)
+            check_same_rows(lost, attempt.task, batches.digest)
     except BaseException:
         _abort(client, identity)
         raise
     return TaskResult(
-        place.task,
+        attempt.task,
         Outcome.WRITTEN if lost is None else Outcome.REWRITTEN,
-        place.scope,
-        place.attempt,
+        attempt.scope,
+        attempt.number,
         batches.rows,
         batches.digest,
         identity,
@@ -175,36 +179,40 @@ def _write_in_transaction(
     )
 
 
-def _free_id(client: TransactionalClient, place: Place) -> str:
+def _free_id(client: TransactionalClient, attempt: TaskAttempt) -> str:
     """The transactional id of this attempt; a new one where another attempt of that number holds it.
 
     That one belongs to an earlier run of the query or of the stage, and its driver may yet commit it: to take
     its id would abort its rows.
     """
-    usual = place.transactional_id
+    usual = attempt.transactional_id
     state = client.described([usual]).get(usual)
     if state is None or state.transaction_state != ONGOING:
         return usual
-    return f"{usual}-{place.run}-{place.attempt_id}"
+    return f"{usual}-{attempt.run}-{attempt.attempt_id}"
 
 
 def _send(
-    session: Session, options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], place: Place
+    session: SinkSession,
+    options: SinkOptions,
+    where: Layout,
+    rows: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
 ) -> TaskResult:
     """The rows without a transaction; with acks=all a batch that is sent again is still stored once."""
     identity = _idempotent(session.cluster) if options.acks is Acks.ALL else None
     sender = BatchSender(session.lines, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
     now_ms = session.cluster.clock.wall_ms()
-    batches = _pour(session, options, where, rows, place, sender, identity, now_ms)
-    return TaskResult(place.task, Outcome.SENT, rows=batches.rows)
+    batches = _pour(session, options, where, rows, attempt, sender, identity, now_ms)
+    return TaskResult(attempt.task, Outcome.SENT, rows=batches.rows)
 
 
 def _pour(
-    session: Session,
+    session: SinkSession,
     options: SinkOptions,
     where: Layout,
     rows: Iterator[pa.RecordBatch],
-    place: Place,
+    attempt: TaskAttempt,
     sender: BatchSender,
     identity: Identity | None,
     now_ms: int,
@@ -232,7 +240,7 @@ def _pour(
         session.partition_count,
         batch_bytes=options.batch_bytes,
         record_bytes_max=options.request_bytes_max,
-        first_partition=place.batch + place.task,
+        first_partition=attempt.batch + attempt.task,
         digests=options.guarantee is Guarantee.EXACTLY_ONCE,
     )
     for batch in rows:

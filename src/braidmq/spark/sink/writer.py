@@ -31,7 +31,7 @@ from braidmq.spark.sink.columns import Layout, layout
 from braidmq.spark.sink.commit import Committer, TaskResult
 from braidmq.spark.sink.ledger import SinkError, sink_error
 from braidmq.spark.sink.options import SinkOptions, check_topic, parse_sink, write_number
-from braidmq.spark.sink.task import Place, session_for, write_task
+from braidmq.spark.sink.task import TaskAttempt, session_for, write_task
 from braidmq.spark.worker import settle_in
 from braidmq.wire.errors import ApiError
 
@@ -76,8 +76,8 @@ class BatchWriter(DataSourceArrowWriter):
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         context = _context()
-        place = Place(self._family, self._scope, self._number, self._run, *_attempt(context))
-        return write_task(self._options, self._where, iterator, place)
+        attempt = TaskAttempt(self._family, self._scope, self._number, self._run, *_attempt(context))
+        return write_task(self._options, self._where, iterator, attempt)
 
     @without_traceback()
     def commit(self, messages: Messages) -> None:
@@ -112,8 +112,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise SinkError("Spark did not say which batch of which query this is; Spark 4.1 or newer does")
         run = (context.getLocalProperty(RUN_ID) or "")[:RUN_LENGTH]
         scope = f"{self._options.prefix}-{query}"
-        place = Place(f"{scope}/", scope, int(batch), run, *_attempt(context))
-        return write_task(self._options, self._where, iterator, place)
+        attempt = TaskAttempt(f"{scope}/", scope, int(batch), run, *_attempt(context))
+        return write_task(self._options, self._where, iterator, attempt)
 
     @without_traceback()
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803

@@ -14,7 +14,7 @@ from braidmq.spark.source import filters, positions
 from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.plan import directories, plan
 from braidmq.spark.source.positions import Offsets
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.splits import Split, Task, tasks
 from braidmq.spark.source.task import read_task
 
@@ -22,7 +22,7 @@ from braidmq.spark.source.task import read_task
 class BatchReader(DataSourceReader):
     """Reads what lies between the starting and the ending offsets of a query."""
 
-    def __init__(self, query: Query, columns: tuple[str, ...]) -> None:
+    def __init__(self, query: ReadQuery, columns: tuple[str, ...]) -> None:
         self.query = query
         self.columns = columns
         self.pushed = EVERYTHING
@@ -45,7 +45,7 @@ class FilteringBatchReader(BatchReader):
         return left
 
 
-def plan_batch(query: Query, pushed: Pushed) -> list[Split]:
+def plan_batch(query: ReadQuery, pushed: Pushed) -> list[Split]:
     """The splits of a batch read: offsets as asked for, narrowed by the filters that were pushed down."""
     with positions.connect(query) as cluster:
         topology = positions.topology(cluster, query)
@@ -54,7 +54,7 @@ def plan_batch(query: Query, pushed: Pushed) -> list[Split]:
         return plan(cluster, query, starts, ends, directories(cluster, query, topology))
 
 
-def settle(cluster: Cluster, query: Query, some: list[TopicPartition]) -> tuple[Offsets, Offsets]:
+def settle(cluster: Cluster, query: ReadQuery, some: list[TopicPartition]) -> tuple[Offsets, Offsets]:
     """Where these partitions begin and end for the query, as the cluster has them now."""
     starts = positions.resolve(cluster, query, some, query.start, "starting")
     ends = positions.resolve(cluster, query, some, query.end, "ending")
@@ -62,7 +62,7 @@ def settle(cluster: Cluster, query: Query, some: list[TopicPartition]) -> tuple[
     return starts, ends
 
 
-def _refuse_backwards(query: Query, starts: Offsets, ends: Offsets) -> None:
+def _refuse_backwards(query: ReadQuery, starts: Offsets, ends: Offsets) -> None:
     """OptionError where the start lies after the end: nothing would be read, and nobody has asked for that.
 
     A start by time may lie after the last record that may be read, which is no mistake.

@@ -20,7 +20,7 @@ from braidmq.spark.errors import USER_ERRORS, without_traceback
 from braidmq.spark.source import columns, positions
 from braidmq.spark.source.batch_reader import plan_batch, settle
 from braidmq.spark.source.filters import EVERYTHING, Pushed
-from braidmq.spark.source.query import Query, parse_query
+from braidmq.spark.source.query import ReadQuery, parse_query
 from braidmq.spark.source.splits import Task, tasks
 from braidmq.spark.source.task import read_task
 from braidmq.spark.source.topic_table import Topics, as_table
@@ -60,13 +60,13 @@ def asked(
     subscribe: str | None,
     schema: str | StructType | None,
     options: Mapping[str, str | int | bool],
-) -> tuple[Query, tuple[str, ...]]:
+) -> tuple[ReadQuery, tuple[str, ...]]:
     """The query and the columns of arguments like those of `read`."""
     query = parse_query(_given(bootstrap_servers, subscribe, options), streaming=False)
     return query, columns.wanted(_columns(query, schema))
 
 
-def planned_tasks(query: Query, pushed: Pushed = EVERYTHING) -> list[Task]:
+def planned_tasks(query: ReadQuery, pushed: Pushed = EVERYTHING) -> list[Task]:
     """The tasks that read all of it, or all that may meet the filters."""
     return tasks(plan_batch(query, pushed), query.tasks_are_counted)
 
@@ -78,7 +78,7 @@ def _given(
     return given if subscribe is None else given | {"subscribe": subscribe}
 
 
-def _columns(query: Query, schema: str | StructType | None) -> StructType:
+def _columns(query: ReadQuery, schema: str | StructType | None) -> StructType:
     """The columns that are named, or all."""
     wanted = schema or columns.ddl(query.include_headers, query.include_tag)
     return _parsed(wanted) if isinstance(wanted, str) else wanted
@@ -92,7 +92,7 @@ def _parsed(ddl: str) -> StructType:
     return cast("StructType", StructType.fromDDL(ddl))
 
 
-def _table(spark: SparkSession, query: Query) -> DataFrame:
+def _table(spark: SparkSession, query: ReadQuery) -> DataFrame:
     """The topics between the offsets they have now."""
     with positions.connect(query) as cluster:
         topics = positions.topology(cluster, query)
@@ -118,7 +118,7 @@ def _table(spark: SparkSession, query: Query) -> DataFrame:
 
 def _mapped(
     spark: SparkSession,
-    query: Query,
+    query: ReadQuery,
     names: tuple[str, ...],
     schema: StructType,
     planned: list[Task],

@@ -15,7 +15,7 @@ from braidmq.client.cluster import Attempt, Cluster, TopicPartition
 from braidmq.client.connection import Connection, FrameRoom
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.spark.options import Isolation
-from braidmq.spark.source.loss import RecordsLost
+from braidmq.spark.source.data_loss import RecordsLost
 from braidmq.wire.batch_walker import check_batches, find_batches
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode

@@ -17,7 +17,7 @@ from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
 from braidmq.spark.source import positions
 from braidmq.spark.source.positions import Offsets
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,
@@ -36,7 +36,7 @@ CLOSE_TIMEOUT_S = 5.0
 log = logging.getLogger("braidmq.spark")
 
 
-def group_name(query: Query) -> str:
+def group_name(query: ReadQuery) -> str:
     """The group a query publishes to; empty when it publishes nothing."""
     if query.group_id is not None:
         return query.group_id
@@ -51,7 +51,7 @@ def group_name(query: Query) -> str:
 class GroupPositions:
     """Publishes what a query has processed; belongs to one thread."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: ReadQuery) -> None:
         self.name = group_name(query)
         self._query = query
         self._cluster: Cluster | None = None

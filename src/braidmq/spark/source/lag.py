@@ -14,14 +14,14 @@ from typing import Any, Protocol
 from braidmq.client.cluster import TopicPartition
 
 
-class Progress(Protocol):
+class QueryProgress(Protocol):
     """A `StreamingQueryProgress`, as `query.lastProgress` or a listener has it."""
 
     @property
     def json(self) -> str: ...
 
 
-def lag(progress: Progress | Mapping[str, Any] | None) -> dict[TopicPartition, int]:
+def lag(progress: QueryProgress | Mapping[str, Any] | None) -> dict[TopicPartition, int]:
     """Records behind by partition, over all topics a query reads; empty before its first batch."""
     if progress is None:
         return {}

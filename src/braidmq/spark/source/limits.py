@@ -11,14 +11,14 @@ from braidmq.platform.clock import SystemClock
 from braidmq.spark.source import positions
 from braidmq.spark.source.log_dirs import describe
 from braidmq.spark.source.positions import Offsets
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
 class Pace:
     """Whether a micro-batch waits for more records (`minOffsetsPerTrigger`), and for how long at most."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: ReadQuery) -> None:
         self._least = query.trigger_offsets_min
         self._delay_max_s = query.trigger_delay_max_ms / 1000
         self._last_s: float | None = None
@@ -34,7 +34,7 @@ class Pace:
         return False
 
 
-def limited(cluster: Cluster, query: Query, begins: Offsets, ends: Offsets) -> Offsets:
+def limited(cluster: Cluster, query: ReadQuery, begins: Offsets, ends: Offsets) -> Offsets:
     """Where a batch ends within the query's limits; partitions share them in proportion to their lag."""
     shares = [1.0]
     lags = {at: ends[at] - begins[at] for at in ends}
@@ -58,7 +58,9 @@ def _part(lag: int, share: float) -> int:
     return math.ceil(part) if part < 1 else math.floor(part)
 
 
-def record_bytes(cluster: Cluster, query: Query, some: list[TopicPartition]) -> dict[TopicPartition, float]:
+def record_bytes(
+    cluster: Cluster, query: ReadQuery, some: list[TopicPartition]
+) -> dict[TopicPartition, float]:
     """The average stored size of a record by partition, from what the brokers say of their disks."""
     firsts = positions.edges(cluster, some, Start.EARLIEST, query.isolation)
     lasts = positions.edges(cluster, some, Start.LATEST, query.isolation)

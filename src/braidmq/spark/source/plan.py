@@ -8,15 +8,19 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Start
 from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.source import positions
+from braidmq.spark.source.data_loss import RecordsLost, report_loss
 from braidmq.spark.source.local_log import find_directories, machine
-from braidmq.spark.source.loss import RecordsLost, report_loss
 from braidmq.spark.source.positions import Offsets, Topology
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.splits import Range, Split, cut, ranges
 
 
 def plan(
-    cluster: Cluster, query: Query, starts: Offsets, ends: Offsets, directories: Mapping[TopicPartition, str]
+    cluster: Cluster,
+    query: ReadQuery,
+    starts: Offsets,
+    ends: Offsets,
+    directories: Mapping[TopicPartition, str],
 ) -> list[Split]:
     """The splits that read from `starts` to `ends`."""
     whole = survivors(cluster, query, ranges(starts, ends))
@@ -30,7 +34,7 @@ def plan(
     return splits
 
 
-def survivors(cluster: Cluster, query: Query, whole: list[Range]) -> list[Range]:
+def survivors(cluster: Cluster, query: ReadQuery, whole: list[Range]) -> list[Range]:
     """The ranges without what retention has taken; RecordsLost where that is a failure."""
     if not whole:
         return []
@@ -45,7 +49,7 @@ def survivors(cluster: Cluster, query: Query, whole: list[Range]) -> list[Range]
     return kept
 
 
-def directories(cluster: Cluster, query: Query, topology: Topology) -> dict[TopicPartition, str]:
+def directories(cluster: Cluster, query: ReadQuery, topology: Topology) -> dict[TopicPartition, str]:
     """Where partitions lie on this machine, as far as the query wants to know."""
     if query.local_log is LocalLog.NEVER:
         return {}

@@ -14,7 +14,7 @@ from braidmq.client.offsets import list_offsets
 from braidmq.client.security import parse_security
 from braidmq.spark.java.pattern import compile_java
 from braidmq.spark.options import Isolation, OptionError
-from braidmq.spark.source.query import Bound, Query, Subscription
+from braidmq.spark.source.query import Bound, ReadQuery, Subscription
 from braidmq.wire.errors import ApiError, ErrorCode
 
 Offsets = dict[TopicPartition, int]
@@ -32,7 +32,7 @@ class TopicMissing(OptionError):
     """A topic or partition that was asked for by name and is not there."""
 
 
-def connect(query: Query) -> Cluster:
+def connect(query: ReadQuery) -> Cluster:
     """The cluster of a query; nothing is sent before the first question."""
     client_id = query.client_settings.get("client.id", CLIENT_ID)
     security = parse_security(query.client_settings)
@@ -56,7 +56,7 @@ class Topology(NamedTuple):
         return list(self.leaders)
 
 
-def topology(cluster: Cluster, query: Query, missing: Missing = Missing.IS_AN_ERROR) -> Topology:
+def topology(cluster: Cluster, query: ReadQuery, missing: Missing = Missing.IS_AN_ERROR) -> Topology:
     """Asks for what the query subscribes to; TopicMissing where it names what is not there."""
     subscription = query.subscription
     if subscription.pattern is not None:
@@ -111,7 +111,9 @@ def earliest(cluster: Cluster, at: TopicPartition) -> int:
     return list_offsets(cluster, {at: int(Start.EARLIEST)})[at].offset
 
 
-def resolve(cluster: Cluster, query: Query, some: list[TopicPartition], bound: Bound, side: str) -> Offsets:
+def resolve(
+    cluster: Cluster, query: ReadQuery, some: list[TopicPartition], bound: Bound, side: str
+) -> Offsets:
     """Where each partition begins or ends for this query."""
     if bound.edge is not None:
         return edges(cluster, some, bound.edge, query.isolation)
@@ -150,7 +152,7 @@ def between(starts: Offsets, ends: Offsets) -> dict[str, str]:
     }
 
 
-def settled(query: Query, starts: Offsets, ends: Offsets) -> Query:
+def settled(query: ReadQuery, starts: Offsets, ends: Offsets) -> ReadQuery:
     """The same query, with what `between` would say."""
     first, end = _by_topic(starts), _by_topic(ends)
     partitions = {topic: tuple(offsets) for topic, offsets in first.items()}
@@ -176,7 +178,7 @@ def _refuse_beyond(asked: Offsets, ends: Offsets) -> None:
             raise OptionError(f"option endingOffsets asks for {at} up to {offset}, but it ends at {ends[at]}")
 
 
-def _at_times(cluster: Cluster, query: Query, times: Mapping[TopicPartition, int], side: str) -> Offsets:
+def _at_times(cluster: Cluster, query: ReadQuery, times: Mapping[TopicPartition, int], side: str) -> Offsets:
     """The first record of a time or later; where there is none, the end, or an error if so asked."""
     level = int(query.isolation is Isolation.READ_COMMITTED)
     spots = list_offsets(cluster, times, level)

@@ -51,7 +51,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Query:
+class ReadQuery:
     """The options of a read, parsed."""
 
     bootstrap: str
@@ -83,7 +83,7 @@ class Query:
         return self.partitions_min is not None or self.split_records_max is not None
 
 
-def parse_query(given: Mapping[str, str], streaming: bool) -> Query:
+def parse_query(given: Mapping[str, str], streaming: bool) -> ReadQuery:
     """The query that the options describe; OptionError says what is wrong with them."""
     options = Options(given, READ_OPTIONS, WHAT)
     if streaming:
@@ -96,7 +96,7 @@ def parse_query(given: Mapping[str, str], streaming: bool) -> Query:
         raise OptionError(f"option {error}") from None
     level = options.text("isolation", options.text("isolation.level", "read_uncommitted"))
     isolation = options.one_of("isolation", level or "", [each.value for each in Isolation])
-    return Query(
+    return ReadQuery(
         bootstrap=bootstrap(options),
         client_settings=options.client_settings(),
         subscription=_subscription(options),

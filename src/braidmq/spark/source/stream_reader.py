@@ -31,11 +31,11 @@ from braidmq.client.consumer import Start
 from braidmq.spark.errors import without_traceback
 from braidmq.spark.options import OptionError
 from braidmq.spark.source import limits, positions
+from braidmq.spark.source.data_loss import RecordsLost, report_loss
 from braidmq.spark.source.group_positions import GroupPositions
-from braidmq.spark.source.loss import RecordsLost, report_loss
 from braidmq.spark.source.plan import directories, plan
 from braidmq.spark.source.positions import Missing, Offsets, Topology
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.splits import Task, tasks
 from braidmq.spark.source.task import read_task
 
@@ -49,7 +49,7 @@ IDS = ""
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's view of its partitions; lives on the driver, and as a copy in tasks."""
 
-    def __init__(self, query: Query, columns: tuple[str, ...]) -> None:
+    def __init__(self, query: ReadQuery, columns: tuple[str, ...]) -> None:
         self.query = query
         self.columns = columns
         self._cluster: Cluster | None = None

@@ -16,11 +16,11 @@ from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.source import positions
 from braidmq.spark.source.arrow import ArrowDecoder
 from braidmq.spark.source.columns import COUNT, COUNTED
+from braidmq.spark.source.data_loss import RecordsLost, report_loss
 from braidmq.spark.source.fetch import FETCH_BYTES, RangeFetch
 from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.local_log import LocalRange, machine
-from braidmq.spark.source.loss import RecordsLost, report_loss
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.row_counter import RowCounter
 from braidmq.spark.source.splits import Split, Task
 from braidmq.spark.worker import settle_in
@@ -32,7 +32,7 @@ _idle: dict[str, Cluster] = {}
 
 
 def read_task(
-    query: Query, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
+    query: ReadQuery, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The records of all splits of a task that meet the filters which were pushed down."""
     with without_traceback():
@@ -44,7 +44,7 @@ def read_task(
             yield from RowCounter(columns, "", 0, 0, 0).flush()
 
 
-def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
+def read_split(query: ReadQuery, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
     """The records of a split, some thousands at a time."""
     kind = RowCounter if COUNTED.issuperset(columns) else ArrowDecoder
     decoder = kind(columns, split.topic, split.partition, split.start, split.end)
@@ -53,7 +53,7 @@ def read_split(query: Query, columns: tuple[str, ...], split: Split) -> Iterator
     yield from decoder.flush()
 
 
-def stored_batches(query: Query, split: Split) -> Iterator[memoryview]:
+def stored_batches(query: ReadQuery, split: Split) -> Iterator[memoryview]:
     """The batches of a split, some at a time: from this machine's disk as far as it goes, then the broker."""
     position = split.start
     if split.directory is not None and split.machine == machine():
@@ -67,7 +67,7 @@ def stored_batches(query: Query, split: Split) -> Iterator[memoryview]:
             yield from _fetched(cluster, query, split, position)
 
 
-def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Iterator[memoryview]:
+def _fetched(cluster: Cluster, query: ReadQuery, split: Split, position: int) -> Iterator[memoryview]:
     while position < split.end:
         fetch = RangeFetch(cluster, split.at, position, split.end, query.isolation, fetch_bytes(query))
         try:
@@ -85,13 +85,13 @@ def _fetched(cluster: Cluster, query: Query, split: Split, position: int) -> Ite
             position = begins
 
 
-def fetch_bytes(query: Query) -> int:
+def fetch_bytes(query: ReadQuery) -> int:
     """What one answer may hold; a user's own `max.partition.fetch.bytes` goes before ours."""
     return FETCH_BYTES if query.fetch_bytes is None else query.fetch_bytes
 
 
 @contextmanager
-def _cluster(query: Query, split: Split) -> Iterator[Cluster]:
+def _cluster(query: ReadQuery, split: Split) -> Iterator[Cluster]:
     """Connected to the split's leader, which the driver has found; closed when the task did not end well."""
     key = repr((query.bootstrap, sorted(query.client_settings.items())))
     cluster = _idle.pop(key, None)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from braidmq.spark.pipelines import graph, progress, versions
+from braidmq.spark.pipelines import compatibility, graph, progress
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding, local_directory
 from braidmq.spark.pipelines.failures import Failure, SparkGone, told_in_a_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
@@ -91,7 +91,7 @@ def _told_in_status(
     status: RunStatus, pipeline: Pipeline, checkpoint: Checkpoint, stop: threading.Event
 ) -> Iterator[None]:
     """What goes wrong before there is a run is for `braid pipeline status` to tell, too."""
-    status.queries = [QueryStatus(name) for name in versions.describe(pipeline)]
+    status.queries = [QueryStatus(name) for name in compatibility.describe(pipeline)]
     status.save(checkpoint)
     try:
         yield
@@ -122,13 +122,13 @@ def _hold_tables(pipeline: Pipeline, held: ExitStack) -> None:
     """An upserted table has one writer: another version of the pipeline, or another pipeline, stays out."""
     for sink in pipeline.sinks:
         if isinstance(sink, UpsertSink):
-            others = f"another run, which upserts into it too; stop that one ({sink.place})"
+            others = f"another run, which upserts into it too; stop that one ({sink.location})"
             held.enter_context(holding(Path(sink.path), others))
 
 
 def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
     """Everything that can go wrong before Spark is needed, and what the user should know."""
-    notes = versions.check(pipeline, checkpoint)
+    notes = compatibility.check(pipeline, checkpoint)
     preflight = Preflight(pipeline)
     try:
         preflight.check_topics()
@@ -161,7 +161,7 @@ def settings(pipeline: Pipeline) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Query:
+class SinkQuery:
     """One query of a run."""
 
     status: QueryStatus
@@ -184,7 +184,7 @@ class Run:
     watch: Watcher | None = None
     tell: Teller | None = None
     status: RunStatus = field(init=False)
-    _queries: list[Query] = field(init=False, default_factory=list)
+    _queries: list[SinkQuery] = field(init=False, default_factory=list)
     _saved_s: float = field(init=False, default=0.0)
 
     def run(self) -> RunStatus:
@@ -212,10 +212,10 @@ class Run:
         self.spark.createDataFrame([], "nothing INT")
         compiled = compile_queries(self.spark, self.pipeline, self.checkpoint)
         states = {name: query.states for name, query in compiled.items()}
-        versions.check_states(self.pipeline, self.checkpoint, states)
-        self._queries = [Query(QueryStatus(name), query.start) for name, query in compiled.items()]
+        compatibility.check_states(self.pipeline, self.checkpoint, states)
+        self._queries = [SinkQuery(QueryStatus(name), query.start) for name, query in compiled.items()]
         self.status.queries = [query.status for query in self._queries]
-        versions.record(self.pipeline, self.checkpoint, states)
+        compatibility.record(self.pipeline, self.checkpoint, states)
         self._save()
         for query in self._queries:
             self._launch(query)
@@ -226,7 +226,7 @@ class Run:
         """Where Spark's process is gone, the signal that ended it may be on its way to us."""
         return self.stop.wait(SIGNAL_S if isinstance(error, SparkGone) else 0)
 
-    def _launch(self, query: Query) -> None:
+    def _launch(self, query: SinkQuery) -> None:
         query.restart_at_s = None
         query.handle = query.start(self.once)
         query.status.state = State.RUNNING
@@ -243,7 +243,7 @@ class Run:
                 return
             self.stop.wait(POLL_S)
 
-    def _look_after(self, query: Query) -> bool:
+    def _look_after(self, query: SinkQuery) -> bool:
         """Takes over progress, restarts what may be restarted; whether anything changed."""
         if query.restart_at_s is not None:
             if time.monotonic() < query.restart_at_s:
@@ -266,7 +266,7 @@ class Run:
             raise PipelineError(f"query {query.status.name} was stopped from outside of this run")
         return True
 
-    def _take_progress(self, query: Query) -> bool:
+    def _take_progress(self, query: SinkQuery) -> bool:
         assert query.handle is not None
         changed = False
         for report in query.handle.recentProgress[-3:]:
@@ -276,7 +276,7 @@ class Run:
             query.pause_s, query.restarts_in_a_row, query.status.error = RESTART_PAUSE_S, 0, None
         return changed
 
-    def _failed(self, query: Query, failure: Failure) -> None:
+    def _failed(self, query: SinkQuery, failure: Failure) -> None:
         query.status.error = failure.text
         if not failure.may_pass or query.restarts_in_a_row >= self.pipeline.restarts_max:
             query.status.state = State.FAILED
@@ -346,23 +346,25 @@ def _bridge_errors() -> tuple[type[Exception], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledSink:
     """A way to start a query, and what it keeps between batches, as Spark has analysed it."""
 
     start: Start
     states: Mapping[str, str] = field(default_factory=dict)
 
 
-def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint) -> dict[str, Compiled]:
+def compile_queries(
+    spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint
+) -> dict[str, CompiledSink]:
     """All queries; Spark's analysis is done, nothing runs yet."""
     from braidmq.spark.pipelines import sinks
-    from braidmq.spark.pipelines.connecting import connection_options
+    from braidmq.spark.pipelines.clusters import connection_options
     from braidmq.spark.pipelines.frames import kept_columns, stateful_operators
     from braidmq.spark.pipelines.sources import Opener
 
     opener = Opener(spark, pipeline, checkpoint)
     frames: dict[str, DataFrame] = {}
-    made: dict[str, Compiled] = {}
+    made: dict[str, CompiledSink] = {}
     for sink in pipeline.sinks:
         # Each query reads topics under its own name. The first one's parts are all there are: what no sink
         # needs is analysed too, and later queries share what reads no stream of a topic.
@@ -371,9 +373,9 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
         frame = frames[sink.source]
         behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
         is_python = any(isinstance(step, PythonStep) for step in behind)
-        states = {versions.STATE: stateful_operators(frame)} if is_python else {}
-        states[versions.COLUMNS] = kept_columns(frame)
-        made[sink.name] = Compiled(sinks.starter(frame, sink, pipeline, checkpoint), states)
+        states = {compatibility.STATE: stateful_operators(frame)} if is_python else {}
+        states[compatibility.COLUMNS] = kept_columns(frame)
+        made[sink.name] = CompiledSink(sinks.starter(frame, sink, pipeline, checkpoint), states)
     for source in pipeline.sources:
         if (
             isinstance(source, TopicSource)
@@ -383,7 +385,7 @@ def compile_queries(spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpo
             beside = connection_options(source.options)
             name = f"{source.name}_bad"
             writer = sinks.to_topic(opener.bad_rows(source, name), source.bad_topic, pipeline, beside)
-            made[name] = Compiled(sinks.starting(writer, name, checkpoint, None))
+            made[name] = CompiledSink(sinks.starting(writer, name, checkpoint, None))
     return made
 
 

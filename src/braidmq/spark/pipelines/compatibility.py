@@ -48,19 +48,19 @@ States = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class QueryShape:
     """What a query is made of."""
 
     fixed: dict[str, str]
     noted: dict[str, str]
 
 
-def describe(pipeline: Pipeline) -> dict[str, Made]:
+def describe(pipeline: Pipeline) -> dict[str, QueryShape]:
     """Each query of a pipeline."""
     made = {sink.name: _of_sink(pipeline, sink) for sink in pipeline.sinks}
     for source in pipeline.sources:
         if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
-            made[f"{source.name}_bad"] = Made(
+            made[f"{source.name}_bad"] = QueryShape(
                 {"reads": _identity(source)}, {"writes to topic": source.bad_topic or ""}
             )
     return made
@@ -93,7 +93,7 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
 
 def _refusal(pipeline: Pipeline, checkpoint: Checkpoint, query: str, what: str, was: str, now: str) -> str:
     return (
-        f"{pipeline.place.file}: query {query} cannot go on from {checkpoint.directory}:"
+        f"{pipeline.location.file}: query {query} cannot go on from {checkpoint.directory}:"
         f" {_change(what, was, now)}. Undo that, or write version: {pipeline.version + 1} in the file to"
         " begin a new checkpoint (the old one stays)"
     )
@@ -118,7 +118,7 @@ def record(pipeline: Pipeline, checkpoint: Checkpoint, states: States | None = N
     checkpoint.write(FILE, {**made_by, "queries": queries, "states": {**known, **(states or {})}})
 
 
-def _load(checkpoint: Checkpoint) -> dict[str, Made] | None:
+def _load(checkpoint: Checkpoint) -> dict[str, QueryShape] | None:
     written = checkpoint.read(FILE)
     if written is None:
         return None
@@ -127,7 +127,7 @@ def _load(checkpoint: Checkpoint) -> dict[str, Made] | None:
             f"{checkpoint.directory} was written by another release (format {written.get('format')}); "
             "give a new one with --checkpoint"
         )
-    return {name: Made(each["fixed"], each["noted"]) for name, each in written["queries"].items()}
+    return {name: QueryShape(each["fixed"], each["noted"]) for name, each in written["queries"].items()}
 
 
 def _differences(before: dict[str, str], now: dict[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -168,7 +168,7 @@ def _shown(text: str, begin: int, after: int) -> str:
     return ("…" if begin else "") + cut + ("…" if len(cut) < len(text) - begin else "")
 
 
-def _of_sink(pipeline: Pipeline, sink: Sink) -> Made:
+def _of_sink(pipeline: Pipeline, sink: Sink) -> QueryShape:
     fixed = {"reads": _reads(pipeline, sink.source)}
     noted: dict[str, str] = {}
     behind = graph.upstream(pipeline, sink.source)
@@ -182,7 +182,7 @@ def _of_sink(pipeline: Pipeline, sink: Sink) -> Made:
         else:
             noted[f"step {name}"] = _text(step)
     _describe_target(sink, stateful, fixed, noted)
-    return Made(fixed, noted)
+    return QueryShape(fixed, noted)
 
 
 def _reads(pipeline: Pipeline, name: str) -> str:
@@ -225,13 +225,13 @@ def _state(pipeline: Pipeline, step: Step) -> str | None:
 
 
 def _text(step: Step, *left_out: str) -> str:
-    """A step in one line, without its name and place."""
+    """A step in one line, without its name and location."""
     if isinstance(step, SqlStep):
         return sql_names.normal(step.sql)
     if isinstance(step, PythonStep):
         return step.function if isinstance(step.function, str) else step.function.__qualname__
     parts: dict[str, Any] = asdict(step)
-    hidden = ("name", "place", "watermark", *left_out)
+    hidden = ("name", "location", "watermark", *left_out)
     kept = {key: value for key, value in parts.items() if key not in hidden and value}
     return f"{type(step).__name__.removesuffix('Step').lower()} {json.dumps(kept, default=str)}"
 

@@ -12,12 +12,12 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from braidmq.spark.pipelines.mistakes import PipelineError  # noqa: E402
-from braidmq.spark.pipelines.tables import (  # noqa: E402
+from braidmq.spark.pipelines.upsert_table import (  # noqa: E402
     CHANGED_MS,
     DELETED,
     IS_DELETED,
     Rules,
-    Table,
+    UpsertTable,
     Version,
     merge,
     merge_part,
@@ -32,7 +32,7 @@ def changes(rows: list[Change], now_ms: int = 0) -> pa.Table:
     """Rows of id, position, name, deleted."""
     names = {"id": 0, "position": 1, "name": 2, IS_DELETED: 3}
     kinds = {"id": pa.int64(), "position": pa.int64(), "name": pa.string(), IS_DELETED: pa.bool_()}
-    columns = {name: pa.array([row[place] for row in rows], kinds[name]) for name, place in names.items()}
+    columns = {name: pa.array([row[index] for row in rows], kinds[name]) for name, index in names.items()}
     return pa.table(columns | {CHANGED_MS: pa.array([now_ms] * len(rows), pa.int64())})
 
 
@@ -92,8 +92,8 @@ def test_any_split_into_batches_gives_the_same_table(rows: list[Change], batches
     # Two different changes of one key at the same position have no order; leave one of them.
     unique = list({(row[0], row[1]): row for row in named}.values())
     merged = changes([])
-    for place in range(batches):
-        merged = merge(merged, changes(unique[place::batches]), RULES)
+    for index in range(batches):
+        merged = merge(merged, changes(unique[index::batches]), RULES)
     expected = {}
     for row in sorted(unique, key=lambda row: row[1]):
         expected[row[0]] = row[2]
@@ -112,7 +112,7 @@ def test_columns_that_come_in_later_are_null_in_older_rows() -> None:
 
 def test_a_version_becomes_current_in_one_step(tmp_path: Path) -> None:
     """S4: what a crash left behind is neither read nor in the way."""
-    table = Table(tmp_path / "t")
+    table = UpsertTable(tmp_path / "t")
     assert table.current() is None
     for number, name in ((1, "a"), (2, "b")):
         directory = table.prepare(number)
@@ -132,7 +132,7 @@ def test_a_version_becomes_current_in_one_step(tmp_path: Path) -> None:
 
 def test_a_version_that_another_run_made_current_is_not_removed(tmp_path: Path) -> None:
     """S4: on a file system without locks, say; neither of the two is lost in silence."""
-    table = Table(tmp_path / "t")
+    table = UpsertTable(tmp_path / "t")
     mine, theirs = table.prepare(1), tmp_path / "t" / "versions" / "theirs"
     mine.rename(theirs)
     table.finish(table.prepare(1), version(1, {}))
@@ -144,7 +144,7 @@ def test_a_version_that_another_run_made_current_is_not_removed(tmp_path: Path) 
 
 def test_a_bucket_that_did_not_change_is_the_same_file(tmp_path: Path) -> None:
     """S4: a batch costs what it touches."""
-    table = Table(tmp_path / "t")
+    table = UpsertTable(tmp_path / "t")
     first = table.prepare(1)
     merge_part(None, first, 0, changes([(1, 1, "a", False)]), RULES, 0)
     table.finish(first, version(1, {0: 1}))
@@ -160,7 +160,7 @@ def test_a_bucket_that_did_not_change_is_the_same_file(tmp_path: Path) -> None:
 
 def test_replaced_versions_stay_for_their_readers_and_then_go(tmp_path: Path) -> None:
     """S4: ten minutes, and never more than a hundred of them."""
-    table = Table(tmp_path / "t")
+    table = UpsertTable(tmp_path / "t")
     for number in (1, 2, 3):
         table.finish(table.prepare(number), version(number, {}))
     now_ms = round((tmp_path / "t" / "versions" / "00000003").stat().st_mtime * 1000)

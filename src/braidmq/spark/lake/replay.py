@@ -17,7 +17,7 @@ from braidmq.client.groups import Groups
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.errors import first_line
 from braidmq.spark.lake.commits import LakeError
-from braidmq.spark.lake.query import open_rows
+from braidmq.spark.lake.reader import open_rows
 from braidmq.spark.lake.schema import RAW
 from braidmq.spark.sink.options import parse_sink
 
@@ -71,7 +71,7 @@ def counts(rows: DataFrame) -> list[Count]:
     return [Count(row["topic"], str(row["date"] or "-"), row["rows"], row["bytes"]) for row in found]
 
 
-def reimport(
+def replay(
     rows: DataFrame,
     bootstrap: str,
     topic: str,

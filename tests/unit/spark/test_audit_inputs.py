@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from braidmq.spark.lake.table import Lake
-from braidmq.spark.rescue.failure import RescueError
-from braidmq.spark.rescue.sides import Opening, open_sides
+from braidmq.spark.lake.lake import Lake
+from braidmq.spark.rescue.audit_inputs import TopicReader, open_inputs
+from braidmq.spark.rescue.errors import RescueError
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_a_lake_without_the_topic_is_not_compared_with_it(
     lake.append_staged(lambda _: [], onto=lake.create(), reached=reached)
     for sides in ((topic, str(lake.path)), (str(lake.path), topic)):
         with pytest.raises(RescueError, match=f"lake holds nothing of {topic}.*it has {has}$"):
-            open_sides(Opening(no_session, bootstrap), *sides)
+            open_inputs(TopicReader(no_session, bootstrap), *sides)

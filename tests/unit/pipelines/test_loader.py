@@ -48,7 +48,7 @@ sinks:
 def mistakes(text: str, tmp_path: Path) -> list[tuple[int, str]]:
     with pytest.raises(PipelineMistakes) as raised:
         loads(text, tmp_path)
-    return [(mistake.place.line, mistake.text) for mistake in raised.value.mistakes]
+    return [(mistake.location.line, mistake.text) for mistake in raised.value.mistakes]
 
 
 def test_a_file_becomes_sources_steps_and_sinks(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from braidmq.spark.avro import AvroError, AvroSchema, Framing
 from braidmq.spark.options import READ_OPTIONS
 from braidmq.spark.pipelines import ddl, sql_names
 from braidmq.spark.pipelines.checkpoint import local_directory
-from braidmq.spark.pipelines.connecting import mistake_in
+from braidmq.spark.pipelines.clusters import mistake_in
 from braidmq.spark.pipelines.document import Node
-from braidmq.spark.pipelines.mistakes import Notebook, PipelineError, Place, suggestion
+from braidmq.spark.pipelines.mistakes import Location, Notebook, PipelineError, suggestion
 from braidmq.spark.pipelines.model import (
     WEEK,
     BadRecords,
@@ -73,10 +73,10 @@ def read(node: Node, directory: Path, notebook: Notebook) -> Pipeline:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         top.note(f"{name!r} cannot be a name; use letters, digits, dots and dashes", top.line_of("pipeline"))
     top.text("description")
-    reader = _Reader(directory, notebook)
+    reader = _Parser(directory, notebook)
     pipeline = Pipeline(
         name=name,
-        place=Place(notebook.file, top.line),
+        location=Location(notebook.file, top.line),
         directory=directory,
         bootstrap=_bootstrap(top),
         version=top.number("version", 1),
@@ -113,7 +113,7 @@ def _checkpoint(top: Section, directory: Path, name: str) -> Path:
         return directory
 
 
-class _Reader:
+class _Parser:
     """Reads the parts of one file."""
 
     def __init__(self, directory: Path, notebook: Notebook) -> None:
@@ -159,10 +159,10 @@ class _Reader:
         kind = section.one_of(kinds)
         return kinds[kind](name, section) if kind else None
 
-    def _place(self, section: Section, inner: Section | None = None) -> Place:
+    def _location(self, section: Section, inner: Section | None = None) -> Location:
         """`inner` has keys of its own: those of a window, a join and the like."""
         lines = section.lines | (inner.lines if inner is not None else {})
-        return Place(self._notebook.file, section.line, lines)
+        return Location(self._notebook.file, section.line, lines)
 
     def _path(self, section: Section, key: str) -> str:
         text = section.text(key, required=True) or ""
@@ -175,7 +175,7 @@ class _Reader:
         format_ = section.choice("format", ValueFormat, ValueFormat.JSON)
         source = TopicSource(
             name=name,
-            place=self._place(section),
+            location=self._location(section),
             topic=_topic(section),
             format=format_,
             start=_start(section),
@@ -220,7 +220,7 @@ class _Reader:
         schema = section.text("schema")
         source = FileSource(
             name=name,
-            place=self._place(section),
+            location=self._location(section),
             path=self._path(section, "files"),
             format=section.choice("format", FileFormat, FileFormat.PARQUET),
             schema=schema,
@@ -246,7 +246,7 @@ class _Reader:
             )
         return TableSource(
             name=name,
-            place=self._place(section),
+            location=self._location(section),
             table=self._path(section, "table") if is_directory else table,
             is_directory=is_directory,
             watermark=_watermark(section),
@@ -258,7 +258,7 @@ class _Reader:
 
     def _sql_step(self, name: str, section: Section) -> SqlStep:
         sql = section.text("sql", required=True) or ""
-        return SqlStep(name, self._place(section), sql, sql_names.tables(sql), _watermark(section))
+        return SqlStep(name, self._location(section), sql, sql_names.tables(sql), _watermark(section))
 
     def _python_step(self, name: str, section: Section) -> PythonStep:
         node = section.node("python")
@@ -268,7 +268,7 @@ class _Reader:
             if function and not FUNCTION.fullmatch(function):
                 section.note(f"python: {function!r} is not module:function", section.line_of("python"))
         inputs = section.names("from", required=True)
-        return PythonStep(name, self._place(section), function, inputs, _watermark(section))
+        return PythonStep(name, self._location(section), function, inputs, _watermark(section))
 
     def _window_step(self, name: str, section: Section) -> WindowStep:
         inner = section.section("window", f"window of {name}") or section
@@ -282,7 +282,7 @@ class _Reader:
             inner.note(f"{inner.what} needs compute: a mapping of columns to aggregates, such as n: count(*)")
         step = WindowStep(
             name=name,
-            place=self._place(section, inner),
+            location=self._location(section, inner),
             inputs=_one_input(section),
             column=inner.text("on", required=True) or "",
             size=size,
@@ -304,7 +304,7 @@ class _Reader:
             )
         step = JoinStep(
             name=name,
-            place=self._place(section, inner),
+            location=self._location(section, inner),
             inputs=inputs,
             on=inner.names("on", required=True),
             kind=inner.choice("kind", JoinKind, JoinKind.INNER),
@@ -318,15 +318,15 @@ class _Reader:
         inner = section.section("dedup", f"dedup of {name}") or section
         by, within = inner.names("by", required=True), inner.duration("within")
         inner.finish()
-        place = self._place(section, inner)
-        return DedupStep(name, place, _one_input(section), by, within, _watermark(section))
+        location = self._location(section, inner)
+        return DedupStep(name, location, _one_input(section), by, within, _watermark(section))
 
     def _newest_step(self, name: str, section: Section) -> NewestStep:
         inner = section.section("newest", f"newest of {name}") or section
         by, order_by = inner.names("by", required=True), inner.names("order_by", required=True)
         inner.finish()
-        place = self._place(section, inner)
-        return NewestStep(name, place, _one_input(section), by, order_by, _watermark(section))
+        location = self._location(section, inner)
+        return NewestStep(name, location, _one_input(section), by, order_by, _watermark(section))
 
     # Sinks
 
@@ -340,7 +340,7 @@ class _Reader:
             )
         return TopicSink(
             name=name,
-            place=self._place(section),
+            location=self._location(section),
             source=section.text("from", required=True) or "",
             topic=_topic(section),
             format=format_,
@@ -356,7 +356,7 @@ class _Reader:
     def _lake_sink(self, name: str, section: Section) -> LakeSink:
         return LakeSink(
             name=name,
-            place=self._place(section),
+            location=self._location(section),
             source=section.text("from", required=True) or "",
             path=self._path(section, "lake"),
             date_of=section.text("date_of"),
@@ -372,7 +372,7 @@ class _Reader:
             )
         return UpsertSink(
             name=name,
-            place=self._place(section),
+            location=self._location(section),
             source=section.text("from", required=True) or "",
             path=str(self._directory / path),
             key=section.names("key", required=True),

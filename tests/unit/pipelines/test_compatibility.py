@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.spark.pipelines import PipelineError, loads, versions
+from braidmq.spark.pipelines import PipelineError, compatibility, loads
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State, load_status
 
@@ -43,7 +43,7 @@ sinks:
 def checkpoint(tmp_path: Path) -> Checkpoint:
     pipeline = loads(FILE, tmp_path)
     made = Checkpoint(pipeline.checkpoint_directory)
-    versions.record(pipeline, made)
+    compatibility.record(pipeline, made)
     for sink in pipeline.sinks:
         begin(made, sink.name)
     return made
@@ -81,7 +81,7 @@ def test_a_change_the_checkpoint_can_follow_goes_on(
     if "-- the same" in after:
         after = after.replace("-- the same", "/* the same */")
     changed = loads(FILE.replace(before, after, 1), tmp_path)
-    notes = versions.check(changed, checkpoint)
+    notes = compatibility.check(changed, checkpoint)
     assert any(note in each for each in notes) if note else notes == []
 
 
@@ -109,7 +109,7 @@ def test_a_change_the_checkpoint_cannot_follow_is_refused_with_the_reason(
     """S4: and with what to do about it."""
     changed = loads(FILE.replace(before, after, 1), tmp_path)
     with pytest.raises(PipelineError) as raised:
-        versions.check(changed, checkpoint)
+        compatibility.check(changed, checkpoint)
     assert reason in str(raised.value)
     assert "version: 2" in str(raised.value)
 
@@ -135,30 +135,30 @@ def test_a_join_of_streams_keeps_its_sides(inputs: str, may: list[str], tmp_path
     """S4: a filter in front of one is no other side, also where both read the same topic."""
     pipeline = loads(JOIN.replace("a, b", inputs), tmp_path)
     checkpoint = Checkpoint(pipeline.checkpoint_directory)
-    versions.record(pipeline, checkpoint)
+    compatibility.record(pipeline, checkpoint)
     begin(checkpoint, "out")
     for others in ("a, b", "b, a", "large, b", "a, large", "large, a"):
         changed = loads(JOIN.replace("a, b", others), tmp_path)
         if others == inputs or others in may:
-            versions.check(changed, checkpoint)
+            compatibility.check(changed, checkpoint)
         else:
             with pytest.raises(PipelineError, match=r"reads was|step both was"):
-                versions.check(changed, checkpoint)
+                compatibility.check(changed, checkpoint)
 
 
 def test_a_query_that_never_began_may_still_become_another(tmp_path: Path) -> None:
     """S4: Spark refused it at its start, say; no batch has been planned that it would have to go on from."""
     pipeline = loads(FILE, tmp_path)
     checkpoint = Checkpoint(pipeline.checkpoint_directory)
-    versions.record(pipeline, checkpoint, {"sums": {versions.STATE: "Aggregate [shop]"}})
+    compatibility.record(pipeline, checkpoint, {"sums": {compatibility.STATE: "Aggregate [shop]"}})
     mended = loads(FILE.replace("mode: update", "mode: complete"), tmp_path)
-    assert versions.check(mended, checkpoint) == []
-    versions.check_states(mended, checkpoint, {"sums": {versions.STATE: "Aggregate [id]"}})
+    assert compatibility.check(mended, checkpoint) == []
+    compatibility.check_states(mended, checkpoint, {"sums": {compatibility.STATE: "Aggregate [id]"}})
     begin(checkpoint, "sums")
     with pytest.raises(PipelineError, match="mode was update"):
-        versions.check(mended, checkpoint)
+        compatibility.check(mended, checkpoint)
     with pytest.raises(PipelineError, match="what keeps state was Aggregate"):
-        versions.check_states(mended, checkpoint, {"sums": {versions.STATE: "Aggregate [id]"}})
+        compatibility.check_states(mended, checkpoint, {"sums": {compatibility.STATE: "Aggregate [id]"}})
 
 
 def test_of_long_texts_that_differ_the_place_is_shown(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -166,10 +166,12 @@ def test_of_long_texts_that_differ_the_place_is_shown(checkpoint: Checkpoint, tm
     pipeline = loads(FILE, tmp_path)
     columns = "struct<window_start:timestamp,window_end:timestamp,shop:string,n:bigint,{},highest:double>"
     kept = f"Aggregate by struct<start:timestamp,end:timestamp>, string to {columns}"
-    versions.record(pipeline, checkpoint, {"minutes": {versions.COLUMNS: kept.format("lowest:double")}})
-    now = {"minutes": {versions.COLUMNS: kept.format("lowest:float")}}
+    compatibility.record(
+        pipeline, checkpoint, {"minutes": {compatibility.COLUMNS: kept.format("lowest:double")}}
+    )
+    now = {"minutes": {compatibility.COLUMNS: kept.format("lowest:float")}}
     with pytest.raises(PipelineError) as raised:
-        versions.check_states(pipeline, checkpoint, now)
+        compatibility.check_states(pipeline, checkpoint, now)
     told = str(raised.value)
     around = "…shop:string,n:bigint,lowest:{},highest:double>"
     assert f"was {around.format('double')}, now {around.format('float')}. Undo" in told
@@ -184,16 +186,16 @@ def test_a_new_version_begins_a_new_checkpoint(checkpoint: Checkpoint, tmp_path:
         tmp_path,
     )
     assert changed.checkpoint_directory == checkpoint.directory.parent / "v2"
-    assert versions.check(changed, Checkpoint(changed.checkpoint_directory)) == []
+    assert compatibility.check(changed, Checkpoint(changed.checkpoint_directory)) == []
 
 
 def test_a_query_that_comes_back_must_still_fit(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """S4: what it was made of is remembered while it is gone."""
     without = loads(FILE.replace("  sums: {from: totals, topic: sums, mode: update}\n", ""), tmp_path)
-    versions.record(without, checkpoint)
+    compatibility.record(without, checkpoint)
     back = loads(FILE.replace("GROUP BY shop", "GROUP BY id"), tmp_path)
     with pytest.raises(PipelineError, match="step totals"):
-        versions.check(back, checkpoint)
+        compatibility.check(back, checkpoint)
 
 
 def test_a_second_run_on_a_checkpoint_is_kept_out(checkpoint: Checkpoint) -> None:

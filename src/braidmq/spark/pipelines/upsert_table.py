@@ -70,7 +70,7 @@ class Version:
         return sum(self.parts.values())
 
 
-class Table:
+class UpsertTable:
     """The directory of a table, for whoever reads it and the one who writes it."""
 
     def __init__(self, path: str | Path) -> None:
@@ -137,9 +137,9 @@ class Table:
             for each in (self.path / VERSIONS).iterdir()
             if each.name.isdigit() and each.name < found[0].name
         )
-        for place, each in enumerate(old):
-            replaced_ms = (old[place + 1] if place + 1 < len(old) else found[0]).stat().st_mtime * 1000
-            if now_ms - replaced_ms > KEPT_MS or len(old) - place > KEPT_MAX:
+        for index, each in enumerate(old):
+            replaced_ms = (old[index + 1] if index + 1 < len(old) else found[0]).stat().st_mtime * 1000
+            if now_ms - replaced_ms > KEPT_MS or len(old) - index > KEPT_MAX:
                 shutil.rmtree(each, ignore_errors=True)
 
 

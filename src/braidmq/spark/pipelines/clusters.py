@@ -52,9 +52,9 @@ def connection_options(own: Options) -> Options:
 
 def connect(pipeline: Pipeline, part: TopicSource | TopicSink | None = None) -> Cluster:
     """Connected with the same settings as the queries of that source or sink."""
-    place = part.place if part is not None else pipeline.place.file
+    location = part.location if part is not None else pipeline.location.file
     try:
         options = topic_options(pipeline, part.options if part is not None else ())
         return open_cluster(options["bootstrap.servers"], options, CLIENT_ID, TIMEOUT_S)
     except OptionError as error:
-        raise PipelineError(f"{place}: options: {error}") from None
+        raise PipelineError(f"{location}: options: {error}") from None

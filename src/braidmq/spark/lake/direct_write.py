@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from braidmq.spark.lake.schema import DATE, DAY_MICROSECONDS, LAST_DAY, RAW
-from braidmq.spark.parquet.files import GroupedFile, Written, written_by_tasks
+from braidmq.spark.parquet.files import GroupedFile, WrittenFile, written_by_tasks
 from braidmq.spark.source.batch_reader import plan_batch
 from braidmq.spark.source.filters import Pushed
-from braidmq.spark.source.query import Query
+from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.splits import tasks
 
 COLUMNS = tuple(RAW.fieldNames())
@@ -35,7 +35,7 @@ class DirectWrite:
     """A range of topics to be written as it is; `day` (since 1970) overrides that of the timestamps."""
 
     spark: SparkSession
-    query: Query
+    query: ReadQuery
     rows: int
     day: int | None = None
 
@@ -67,7 +67,7 @@ class DatedFiles:
         self._stem = stem
         self._day = day
         self._open: dict[int, GroupedFile] = {}
-        self._written: list[Written] = []
+        self._written: list[WrittenFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         for day, part in [(self._day, rows)] if self._day is not None else by_day(rows):
@@ -76,7 +76,7 @@ class DatedFiles:
             self._open[day] = file
             file.add(part)
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[WrittenFile]:
         while self._open:
             self._close_first()
         return self._written
@@ -93,7 +93,7 @@ class DatedFiles:
     def _close_first(self) -> None:
         file = self._open.pop(next(iter(self._open)))
         file.close()
-        self._written.append(Written(str(file.path.relative_to(self._staging)), file.rows))
+        self._written.append(WrittenFile(str(file.path.relative_to(self._staging)), file.rows))
 
 
 def by_day(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

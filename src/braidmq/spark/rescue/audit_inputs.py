@@ -15,17 +15,17 @@ from pyspark.sql import functions as fn
 from braidmq.client.cluster import TopicPartition
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
+from braidmq.spark.lake.lake import Lake
 from braidmq.spark.lake.schema import within
-from braidmq.spark.lake.table import Lake
 from braidmq.spark.rescue.audit import DEFAULT_COMPARED
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.errors import RescueError
 
-WITH_PLACE = (*DEFAULT_COMPARED, "timestamp", "partition", "offset")
+WITH_POSITION = (*DEFAULT_COMPARED, "timestamp", "partition", "offset")
 """What a lake keeps besides the content of a record."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class AuditInputs:
     """Two DataFrames to compare, by what, and what had to be left out."""
 
     left: DataFrame
@@ -35,7 +35,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicOrLake:
     """A topic, or a lake where a folder of that name is one."""
 
     name: str
@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """Only records of this time, the end excluded."""
 
     from_ms: int | None = None
@@ -54,7 +54,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class TopicReader:
     """How to reach topics."""
 
     spark: SparkSession
@@ -69,39 +69,39 @@ class Opening:
             return ranges.whole(cluster, [topic])
 
 
-def place(name: str) -> Place:
+def topic_or_lake(name: str) -> TopicOrLake:
     """Topics have no slashes, so a folder is only taken for a lake when it is one."""
     if "/" in name or (Lake(name).exists and Lake(name).path.is_dir()):
         lake = Lake(name)
-        lake.table()
-        return Place(name, lake)
-    return Place(name)
+        lake.snapshot()
+        return TopicOrLake(name, lake)
+    return TopicOrLake(name)
 
 
-def open_sides(how: Opening, left: str, right: str, window: Window | None = None) -> Sides:
+def open_inputs(how: TopicReader, left: str, right: str, window: TimeWindow | None = None) -> AuditInputs:
     """Both sides of an audit of `left` against `right`."""
-    window = window or Window()
-    first, second = place(left), place(right)
+    window = window or TimeWindow()
+    first, second = topic_or_lake(left), topic_or_lake(right)
     if (first.lake is None) == (second.lake is None):
-        return Sides(window.of(_all(how, first)), window.of(_all(how, second)))
+        return AuditInputs(window.of(_all(how, first)), window.of(_all(how, second)))
     if first.lake is None:
         rows, archived, notes = _overlap(how, first.name, second)
-        return Sides(window.of(rows), window.of(archived), WITH_PLACE, notes)
+        return AuditInputs(window.of(rows), window.of(archived), WITH_POSITION, notes)
     rows, archived, notes = _overlap(how, second.name, first)
-    return Sides(window.of(archived), window.of(rows), WITH_PLACE, notes)
+    return AuditInputs(window.of(archived), window.of(rows), WITH_POSITION, notes)
 
 
-def _all(how: Opening, side: Place) -> DataFrame:
+def _all(how: TopicReader, side: TopicOrLake) -> DataFrame:
     return how.topic(how.whole(side.name)) if side.lake is None else side.lake.read(how.spark)
 
 
-def _overlap(how: Opening, topic: str, side: Place) -> tuple[DataFrame, DataFrame, tuple[str, ...]]:
+def _overlap(how: TopicReader, topic: str, side: TopicOrLake) -> tuple[DataFrame, DataFrame, tuple[str, ...]]:
     """The rows of a topic and of its lake over the offsets that both should have."""
     assert side.lake is not None
-    table = side.lake.table()
-    positions = table.positions.get(topic)
+    snapshot = side.lake.snapshot()
+    positions = snapshot.positions.get(topic)
     if positions is None:
-        known = ", ".join(sorted(table.positions)) or "no topic that was archived"
+        known = ", ".join(sorted(snapshot.positions)) or "no topic that was archived"
         raise RescueError(
             f"{side.name} holds nothing of {topic}, so there is nothing to compare; it has {known}"
         )
@@ -115,6 +115,6 @@ def _overlap(how: Opening, topic: str, side: Place) -> tuple[DataFrame, DataFram
             notes.append(f"{at}: begins at offset {start}; what was archived before is not compared")
     rows = [(at.topic, at.partition, *span) for at, span in spans.items()]
     both = how.spark.createDataFrame(rows, "topic string, partition int, first long, behind long")
-    archived = side.lake.read(how.spark, table=table).join(fn.broadcast(both), ["topic", "partition"])
+    archived = side.lake.read(how.spark, snapshot=snapshot).join(fn.broadcast(both), ["topic", "partition"])
     archived = archived.filter("offset >= first AND offset < behind").drop("first", "behind")
     return how.topic(spans), archived, tuple(notes)

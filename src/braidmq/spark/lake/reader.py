@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from braidmq.spark.lake.foreign import KEPT, read_table
+from braidmq.spark.lake.lake import Lake
 from braidmq.spark.lake.schema import within
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.table_formats import KEPT, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +45,27 @@ def check_name(name: str) -> None:
     """LakeError where there is surely nothing that `open_rows` could open; it needs no session."""
     is_elsewhere = "://" in name or ("." in name and "/" not in name and not Path(name).exists())
     if not is_elsewhere and not any((Path(name) / kept).exists() for kept in KEPT.values()):
-        Lake(name).table()
+        Lake(name).snapshot()
 
 
 def describe(folder: str | Path) -> Description:
     """Days, positions and columns of a lake, from its commits alone."""
     lake = Lake(folder)
-    table = lake.table()
+    snapshot = lake.snapshot()
     days: dict[str, list[int]] = {}
-    for file in table.files.values():
+    for file in snapshot.files.values():
         sums = days.setdefault(file.folder.partition("=")[2], [0, 0, 0])
         for index, amount in enumerate((1, file.rows, file.size_bytes)):
             sums[index] += amount
     return Description(
-        table.version,
-        table.rows,
-        table.size_bytes,
+        snapshot.version,
+        snapshot.rows,
+        snapshot.size_bytes,
         tuple(Day(date, *sums) for date, sums in sorted(days.items())),
         tuple(
             (topic, partition, offset)
-            for topic, partitions in sorted(table.positions.items())
+            for topic, partitions in sorted(snapshot.positions.items())
             for partition, offset in sorted(partitions.items())
         ),
-        tuple(f"{each.name} {each.dataType.simpleString()}" for each in lake.schema(table).fields),
+        tuple(f"{each.name} {each.dataType.simpleString()}" for each in lake.schema(snapshot).fields),
     )

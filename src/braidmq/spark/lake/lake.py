@@ -37,7 +37,7 @@ from braidmq.spark.lake.commits import (
     Operation,
     ParquetFile,
     Positions,
-    Table,
+    Snapshot,
     TopicIds,
 )
 from braidmq.spark.lake.schema import DATE, RAW, dated, evolve, with_date, within
@@ -64,29 +64,29 @@ class Lake:
     def exists(self) -> bool:
         return self._log.exists
 
-    def table(self) -> Table:
+    def snapshot(self) -> Snapshot:
         """The files, positions and schema of the newest commit; LakeError where there is no lake."""
         if not self.exists:
             raise LakeError(f"{self.path} is not a lake; braid lake archive TOPIC --to {self.path} makes one")
-        return self._log.table()
+        return self._log.snapshot()
 
-    def create(self, schema: StructType = RAW) -> Table:
+    def create(self, schema: StructType = RAW) -> Snapshot:
         """The table, which is made, with these columns, if it is not there yet."""
-        table = self._log.table()
-        if table.version >= 0:
-            return table
+        snapshot = self._log.snapshot()
+        if snapshot.version >= 0:
+            return snapshot
         # A writer that was killed early may have left our own folder behind, and nothing in it.
         if self.path.exists() and any(entry.name != FOLDER for entry in self.path.iterdir()):
             raise LakeError(f"{self.path} holds files and is not a lake; choose an empty or a new folder")
         first = Commit(Operation.CREATE, self.clock.wall_ms(), schema=with_date(schema).jsonValue())
         try:
-            return self._log.commit(table, first)
+            return self._log.commit(snapshot, first)
         except Conflict:
-            return self._log.table()
+            return self._log.snapshot()
 
-    def schema(self, table: Table | None = None) -> StructType:
+    def schema(self, snapshot: Snapshot | None = None) -> StructType:
         """Every column that any file may have, the date last."""
-        stored = (table or self.table()).schema
+        stored = (snapshot or self.snapshot()).schema
         return StructType.fromJson(stored) if stored else with_date(RAW)
 
     # Reading
@@ -96,12 +96,12 @@ class Lake:
         spark: SparkSession,
         from_ms: int | None = None,
         until_ms: int | None = None,
-        table: Table | None = None,
+        snapshot: Snapshot | None = None,
     ) -> DataFrame:
         """The rows of one commit, of a time range if given (without `until_ms`); other files are skipped."""
-        table = table or self.table()
-        files = [file for file in table.files.values() if _overlaps(file, from_ms, until_ms)]
-        return within(self.frame(spark, files, self.schema(table)), from_ms, until_ms)
+        snapshot = snapshot or self.snapshot()
+        files = [file for file in snapshot.files.values() if _overlaps(file, from_ms, until_ms)]
+        return within(self.frame(spark, files, self.schema(snapshot)), from_ms, until_ms)
 
     def frame(self, spark: SparkSession, files: Sequence[ParquetFile], schema: StructType) -> DataFrame:
         """The rows of some files, with null in columns that were added after they were written."""
@@ -116,14 +116,14 @@ class Lake:
         self,
         rows: DataFrame,
         *,
-        onto: Table | None = None,
+        onto: Snapshot | None = None,
         writer: str | None = None,
         batch: int | None = None,
         reached: Positions | None = None,
         topic_ids: TopicIds | None = None,
         alone: str | None = None,
         files_max: int | None = None,
-    ) -> Table:
+    ) -> Snapshot:
         """Adds rows as one commit and returns the table after it.
 
         `writer` and `batch` name a unit of work, such as a streaming query and its batch: doing it again
@@ -132,10 +132,10 @@ class Lake:
         ids of the topics that the rows speak of. With `alone`, nothing is added either if a unit of work
         whose name begins so came after `onto`.
         """
-        table = onto or self.create(rows.schema)
-        if _is_done(table, writer, batch):
-            return table
-        evolved = self._evolved(table, rows.schema)
+        snapshot = onto or self.create(rows.schema)
+        if _is_done(snapshot, writer, batch):
+            return snapshot
+        evolved = self._evolved(snapshot, rows.schema)
         commit = Commit(
             Operation.APPEND if reached is None else Operation.ARCHIVE,
             self.clock.wall_ms(),
@@ -146,11 +146,11 @@ class Lake:
             batch=batch,
             schema=evolved,
         )
-        return self._add(table, commit, alone)
+        return self._add(snapshot, commit, alone)
 
     def append_staged(
-        self, stage: Stage, *, onto: Table, reached: Positions, topic_ids: TopicIds | None = None
-    ) -> Table:
+        self, stage: Stage, *, onto: Snapshot, reached: Positions, topic_ids: TopicIds | None = None
+    ) -> Snapshot:
         """Adds files of raw rows that `stage` writes into the folder it is given; else as `append`."""
         evolved = self._evolved(onto, RAW)
         files = tuple(self._staged(stage))
@@ -164,22 +164,24 @@ class Lake:
         )
         return self._add(onto, commit)
 
-    def _evolved(self, table: Table, rows: StructType) -> dict[str, Any] | None:
+    def _evolved(self, snapshot: Snapshot, rows: StructType) -> dict[str, Any] | None:
         """The schema of the table with these rows where that is another; LakeError where they do not fit."""
-        schema = self.schema(table)
+        schema = self.schema(snapshot)
         evolved = evolve(schema, rows)
         return evolved.jsonValue() if evolved != schema else None
 
-    def mark(self, writer: str, batch: int = 0) -> Table:
+    def mark(self, writer: str, batch: int = 0) -> Snapshot:
         """Notes that a unit of work is done, without rows."""
         return self._add(
             self.create(), Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
         )
 
-    def _add(self, table: Table, commit: Commit, alone: str | None = None) -> Table:
-        return self.commit(table, commit, lambda now: self._still_fits(table, now, commit, alone))
+    def _add(self, snapshot: Snapshot, commit: Commit, alone: str | None = None) -> Snapshot:
+        return self.commit(snapshot, commit, lambda now: self._still_fits(snapshot, now, commit, alone))
 
-    def _still_fits(self, before: Table, now: Table, commit: Commit, alone: str | None) -> Commit | None:
+    def _still_fits(
+        self, before: Snapshot, now: Snapshot, commit: Commit, alone: str | None
+    ) -> Commit | None:
         """The commit for a table that others have changed meanwhile; None when its work is already done."""
         if _is_done(now, commit.writer, commit.batch):
             return None
@@ -200,17 +202,19 @@ class Lake:
             return replace(commit, schema=evolve(self.schema(now), ours).jsonValue())
         return commit
 
-    def commit(self, table: Table, commit: Commit, again: Callable[[Table], Commit | None]) -> Table:
+    def commit(
+        self, snapshot: Snapshot, commit: Commit, again: Callable[[Snapshot], Commit | None]
+    ) -> Snapshot:
         """Commits, and when others were faster asks `again` what to commit on top of theirs."""
         wanted: Commit | None = commit
         for _ in range(COMMIT_ATTEMPTS):
             if wanted is None:
-                return table
+                return snapshot
             try:
-                return self._log.commit(table, wanted)
+                return self._log.commit(snapshot, wanted)
             except Conflict:
-                table = self._log.table()
-                wanted = again(table)
+                snapshot = self._log.snapshot()
+                wanted = again(snapshot)
         raise Conflict(f"{self.path}: others commit faster than we can; run it again")
 
     def forget_old_commits(self, kept_ms: int) -> int:
@@ -284,8 +288,8 @@ def _overlaps(file: ParquetFile, from_ms: int | None, until_ms: int | None) -> b
     return (from_ms is None or file.last_ms >= from_ms) and (until_ms is None or file.first_ms < until_ms)
 
 
-def _is_done(table: Table, writer: str | None, batch: int | None) -> bool:
-    return writer is not None and batch is not None and table.batches.get(writer, -1) >= batch
+def _is_done(snapshot: Snapshot, writer: str | None, batch: int | None) -> bool:
+    return writer is not None and batch is not None and snapshot.batches.get(writer, -1) >= batch
 
 
 def _local(path: str) -> Path:

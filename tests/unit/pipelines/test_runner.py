@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from braidmq.spark.pipelines.running import wait_for_sources
+from braidmq.spark.pipelines.runner import wait_for_sources
 
 
 class Handle:
