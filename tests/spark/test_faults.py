@@ -150,7 +150,7 @@ def test_a_pipeline_goes_on_by_itself_when_a_worker_is_killed(
     gate.open()
     runner.join(WAIT_S)
     assert Copy(spark, bootstrap, "from", "to", tmp_path).written() == Counter(values)
-    assert any("again from its checkpoint in 1 s" in each for each in said)
+    assert any("restarting it in 1 s" in each for each in said)
 
 
 def find(victim: str, gate: Gate, bootstrap: str) -> int:

@@ -199,7 +199,7 @@ def test_two_archivers_on_one_lake_do_not_double_rows(
     stale = lake.create()
     assert run(spark, lake, bootstrap, topic) == 4
     rows = lake.read(spark).drop("date")
-    with pytest.raises(Conflict, match=f"another archiver is at work on {topic}-0"):
+    with pytest.raises(Conflict, match=f"another archiver also archives {topic}-0"):
         lake.append(rows, onto=stale, reached={topic: {0: 4}})
     other = rows.withColumnRenamed("topic", "was").selectExpr("*", "'else' AS topic").drop("was")
     assert lake.append(other, onto=stale, reached={"else": {0: 4}}).rows == 8
@@ -312,7 +312,7 @@ def test_what_retention_took_before_it_was_archived_is_told(
     send(bootstrap, topic, range(4, 10))
     with Admin(bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 7})
-    with pytest.raises(LakeError, match=f"{topic}-0: offsets 4 to 6 are gone.*--skip-lost"):
+    with pytest.raises(LakeError, match=f"{topic}-0: offsets 4 to 6 were deleted.*--skip-lost"):
         run(spark, lake, bootstrap, topic)
     assert run(spark, lake, bootstrap, topic, skip_lost=True) == 3
 

@@ -421,7 +421,7 @@ sinks: {{out: {{from: a, lake: lake}}}}
     lab.run(text)
     assert lab.lake("lake", "*")[0][:2] == (1, 2.5)
     assert Lake(lab.directory / "lake").schema().fieldNames() == ["id", "price", "date"]
-    with pytest.raises(PipelineError, match="holds no records to learn a schema from"):
+    with pytest.raises(PipelineError, match="has no records to infer a schema from"):
         lab.run(text.replace(topic, empty).replace("learnt", "empty"))
 
 
@@ -489,7 +489,7 @@ steps:
   c: {{from: b, dedup: {{by: id, within: 1 minute}}}}
 sinks: {{out: {{from: c, lake: lake}}}}
 """
-    with pytest.raises(PipelineError, match="yaml:6: step c: b has lost the column of its watermark"):
+    with pytest.raises(PipelineError, match="yaml:6: step c: b no longer has the column of its watermark"):
         lab.run(text)
 
 

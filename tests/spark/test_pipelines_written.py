@@ -91,7 +91,10 @@ sinks:
     assert sorted(lab.lake("first", *shown), key=str) == [one, two, *three]
     assert sorted(lab.lake("last", *shown), key=str) == [one, two, *three]
     reasons = [dict(each.headers())["braid.reason"] for each in messages(lab.bootstrap, f"{topic}.bad")]
-    assert reasons == [b"not JSON: NaN is no number there", b"not JSON: Infinity is no number there"]
+    assert reasons == [
+        b"not JSON: NaN is not a number in JSON",
+        b"not JSON: Infinity is not a number in JSON",
+    ]
     lab.send(topic, [{"id": 3, "at": at, "x": 10.0}])
     lab.run(text)
     assert sorted(lab.lake("last", *shown), key=str) == [one, two, *three]
@@ -123,7 +126,7 @@ sinks: {{out: {{from: a, lake: lake}}}}
         for number in range(2):
             lab.send(topic, [{"id": number}])
             lab.run(text)
-    assert "another compaction was faster; nothing was changed; small files are merged after" in caplog.text
+    assert "another compaction finished first; nothing was changed; small files are merged" in caplog.text
     lab.send(topic, [{"id": 2}])
     lab.run(text)
     assert lab.lake("lake", "id") == [(0,), (1,), (2,)]
@@ -230,7 +233,7 @@ sinks:
         ),
         (
             "{from: joined, topic: TOPIC.n}",
-            "pipeline.yaml:7: step joined: timeless has lost the column of its watermark and has only id;",
+            "pipeline.yaml:7: step joined: timeless no longer has the column of its watermark, only id;",
         ),
     ],
 )

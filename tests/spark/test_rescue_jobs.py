@@ -142,8 +142,8 @@ def test_a_reshard_that_cannot_be_is_refused_with_the_reason(
     words = ["pipeline", "reshard", old, "-b", bootstrap, "--checkpoint", str(tmp_path / "c"), "--partitions"]
     for more, said in (
         (["2", "--into", old], "cannot be resharded into itself"),
-        (["3", "--into", other], f"{other} is there with 2 partitions, not 3"),
-        (["2", "--into", other], f"{other} holds records, and {tmp_path / 'c'} knows nothing of them"),
+        (["3", "--into", other], f"{other} exists with 2 partitions, not 3"),
+        (["2", "--into", other], f"{other} holds records that {tmp_path / 'c'} does not know"),
     ):
         assert main([*words, *more]) == 2
         assert said in capsys.readouterr().err
@@ -282,7 +282,7 @@ def test_of_two_redrives_side_by_side_one_sends(
         return choose(mine, letters)
 
     monkeypatch.setattr(redriving, "_chosen", slowly)
-    with pytest.raises(Conflict, match="another run began meanwhile; nothing of this one was done"):
+    with pytest.raises(Conflict, match="another run began meanwhile; this one changed nothing"):
         redrive(spark, job)
     assert values(read(spark, bootstrap, orders)) == [0, 1, 2]
 

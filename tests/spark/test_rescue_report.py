@@ -57,7 +57,7 @@ def test_throughput_skew_hot_keys_lateness_and_lag(
     files = write(made, tmp_path / "report")
     assert json.loads((tmp_path / "report" / "report.json").read_text())["tables"]["lag"][0]["lag"] == 13
     page = (tmp_path / "report" / "report.md").read_text()
-    assert "message.timestamp.type=CreateTime, so the time of the append is written nowhere" in page
+    assert "message.timestamp.type=CreateTime, so the log has no append times" in page
     drawn = [path for path in files if path.suffix == ".png"]
     assert {path.stem for path in drawn} == {"throughput", "partitions", "hot_keys", "lateness", "lag"}
     assert all(path.read_bytes().startswith(PNG) and f"({path.name})" in page for path in drawn)

@@ -90,7 +90,7 @@ def test_a_pyspark_that_is_too_old_is_told_by_both_versions() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert f"pyspark>={OLDEST}" in extras["spark"]
     check_version(OLDEST)
-    with pytest.raises(SparkMissing, match=rf"pyspark 4\.1\.4 is too old, Braid needs {OLDEST} or newer"):
+    with pytest.raises(SparkMissing, match=rf"pyspark 4\.1\.4 is too old; Braid needs {OLDEST} or newer"):
         check_version("4.1.4")
 
 

@@ -229,9 +229,9 @@ def test_rows_go_to_the_topics_they_name_unless_the_option_does() -> None:
         (
             "value binary, partition int",
             {"value": [b""], "partition": [4]},
-            r"wants partition 4 of .* 0 to 3",
+            r"a row has partition 4 of .* 0 to 3",
         ),
-        ("value binary, partition int", {"value": [b""], "partition": [-1]}, "wants partition -1"),
+        ("value binary, partition int", {"value": [b""], "partition": [-1]}, "a row has partition -1"),
         (
             "value binary",
             {"value": [b"x" * 200_000]},

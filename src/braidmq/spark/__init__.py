@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["export", "lag", "read", "session"]
 
 _LATER = {"export": "parquet.export", "lag": "source.lag", "read": "source.bulk"}
-"""On first use: they need pyspark, which `session` looks for with a clear message."""
+"""Imported on first use: they need pyspark, and `session` has a clear message where it is missing."""
 
 
 def __getattr__(name: str) -> Any:

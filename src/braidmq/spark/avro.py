@@ -3,9 +3,8 @@
 An Avro record becomes a struct; unions with null become columns that may be null. Other unions have no column
 type and are refused when the schema is read, before anything runs.
 
-Values that come by way of a schema registry begin with the id of the schema they were written with. There is
-one schema to read them with: bytes of another one may well decode, into wrong columns. So the id is part of
-what a value must fit.
+With a schema registry, a value begins with the id of the schema that it was written with. A pipeline reads
+with one schema, and bytes of another may well decode, into wrong columns. So a value with another id is bad.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class AvroError(UserError):
 
 
 class Framing(StrEnum):
-    """What stands before an Avro value: nothing, or the five bytes of a schema registry."""
+    """What precedes an Avro value: nothing, or the five bytes of a schema registry."""
 
     PLAIN = "plain"
     REGISTRY = "registry"
@@ -59,7 +58,7 @@ class Framing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """An Avro schema as JSON text, and of which id in a registry it is, where values carry one."""
+    """An Avro schema as JSON text, and its id in a registry, where values carry one."""
 
     text: str
     framing: Framing = Framing.PLAIN
@@ -121,7 +120,7 @@ def _complex(schema: dict[str, Any], named: dict[str, Any], where: str) -> str:
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     if kind == "record":
-        # Not known by name while its own fields are read: a record that holds itself has no column type.
+        # Named only after its fields were read: a record that contains itself has no column type.
         fields = ", ".join(_column(field, ": ", named) for field in schema["fields"])
         named[schema["name"]] = schema
         return f"struct<{fields}>"
@@ -133,7 +132,7 @@ def _complex(schema: dict[str, Any], named: dict[str, Any], where: str) -> str:
 
 
 def decoder(schema: AvroSchema) -> Callable[[bytes], dict[str, Any]]:
-    """A function from bytes to a record; whatever is wrong with the bytes is a ValueError that says it."""
+    """A function from bytes to a record; it raises ValueError with what is wrong with the bytes."""
     from fastavro import schemaless_reader
 
     parsed = parse(schema)
@@ -172,7 +171,7 @@ def _check_id(value: bytes, wanted: int | None) -> None:
         raise ValueError("no schema registry header: the value must begin with a zero byte and an id")
     if wanted is not None and found != wanted:
         raise ValueError(
-            f"the value has schema registry id {found}, and the schema in use is that of id {wanted};"
+            f"the value has schema registry id {found}, but the schema in use has id {wanted};"
             f" if {found} is the same schema, write registry_id {found} when all records of {wanted} are read"
         )
 
@@ -214,7 +213,7 @@ def decode_batches(
 
 
 def _array(rows: list[dict[str, Any]], kind: pa.DataType, reason: str) -> pa.Array:
-    """The rows as one column; one that Arrow has no room for, such as a wider decimal, is bad by itself."""
+    """The rows as one column; a row that does not fit the type, such as a wider decimal, is bad."""
     import pyarrow as pa
 
     try:

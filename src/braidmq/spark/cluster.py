@@ -1,4 +1,4 @@
-"""The cluster that a job's driver asks for topics, offsets and groups, reached the way its tasks reach it."""
+"""The cluster that a job's driver asks for topics, offsets and groups, with the settings of its tasks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WHAT = 'format("braid")'
 def open_cluster(
     bootstrap: str, options: Mapping[str, str], client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S
 ) -> Cluster:
-    """With the security that options of `format("braid")` describe; nothing is sent before a question.
+    """A client with the security settings among the options of `format("braid")`; it connects on first use.
 
-    Options about reading and writing may be among them, and are left to readers and writers. OptionError
-    where one means nothing, or cannot be.
+    Options for reading and writing are allowed and ignored here. OptionError for an unknown option or a
+    wrong value.
     """
     given = Options(options, (*READ_OPTIONS, *SINK_OPTIONS), WHAT)
     try:

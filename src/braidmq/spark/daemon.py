@@ -1,7 +1,7 @@
-"""The process Spark forks its task workers from: Spark's own, with what `worker.py` changes from the start.
+"""The process that Spark forks its task workers from: Spark's own daemon with the changes of `worker.py`.
 
-So tasks of any Python function are quick in our sessions. Started by Spark as a module, through
-`spark.python.daemon.module`; on a worker machine it needs nothing but this package.
+So tasks of any Python function are fast in our sessions. Spark starts it as a module
+(`spark.python.daemon.module`); a worker machine needs only this package for it.
 """
 
 from __future__ import annotations

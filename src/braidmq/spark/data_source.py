@@ -1,7 +1,7 @@
-"""The data source behind `format("braid")`: what Spark asks first, and who answers the rest.
+"""The data source of `format("braid")`: Spark asks it for a schema and for readers and writers.
 
-Spark makes one of these from the options in a process of its own, and asks it for a schema and a reader or
-writer; those are pickled and sent on. So nothing here connects to a broker before it must.
+Spark creates it from the options in a separate process, pickles the reader or writer that it returns and
+sends that to other processes. So nothing here connects to a broker before it must.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BraidSource(DataSource):
     """Topics as tables and streams."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Here, so that sessions which are not of our making are told as well.
+        # Here, so that sessions not made by `braidmq.spark.session` are checked too.
         check_version(pyspark.__version__)
         super().__init__(options)
 
@@ -55,8 +55,8 @@ class BraidSource(DataSource):
 
         query = parse_query(self.options, streaming=False)
         wanted = query.pushdown is Pushdown.ALWAYS or (query.pushdown is Pushdown.AUTO and filters.is_safe())
-        # A reader that takes filters is an error in a session where they are not pushed down;
-        # Spark asks for one from this worker only where they are.
+        # Spark raises an error for a reader that takes filters where it does not push them down.
+        # This worker runs only where it does.
         kind = FilteringBatchReader if wanted and PUSHDOWN_WORKER in sys.modules else BatchReader
         return kind(query, columns.wanted(schema))
 
@@ -80,5 +80,5 @@ class BraidSource(DataSource):
 
 
 def _sink() -> Any:
-    """The writing half, imported only where something is written."""
+    """The sink, imported only where something is written."""
     return import_module("braidmq.spark.sink.writer")

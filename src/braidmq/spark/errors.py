@@ -26,7 +26,7 @@ _PYTHON_ERROR = re.compile(
 _TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
 """One of our errors that came without a traceback."""
 _BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
-"""How the bridge to Java begins what it found there."""
+"""How py4j begins the message of an exception from Java."""
 _WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
 
 
@@ -48,13 +48,13 @@ def without_traceback() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What Spark says, without the plan it adds, and without what is for programs."""
+    """Spark's message without the plan, the SQLSTATE and the position in the SQL text."""
     text = str(error).strip().split("\n\n")[0].split(";\n")[0]
     return " ".join(_FOR_PROGRAMS.sub("", text).split())
 
 
 def sentence(message: str) -> str:
-    """The innermost error of Python if there is one, else the first sentence of Spark."""
+    """One sentence: the innermost Python error if there is one, else the first line of Spark's message."""
     inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
     if not inner and (told := _TOLD.search(message)):
         line = told[1]

@@ -1,8 +1,8 @@
 """What a user may write in `.option(…)` when reading: names, meanings, checks.
 
-The names are those of Spark's Kafka source, so that a query moves over by changing its format. Settings of
-the Kafka client may carry the prefix `kafka.` as there, or not. A name that means nothing is refused with the
-closest that does: a misspelt `maxOffsetPerTrigger` would otherwise read everything at once.
+The names are those of Spark's Kafka source, so that a query needs only another format to move over. Settings
+of the Kafka client may have the prefix `kafka.`, as there, or not. An unknown name is an error that suggests
+the closest known one: a misspelt `maxOffsetPerTrigger` would otherwise read everything at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LocalLog(Enum):
 
 
 class Pushdown(Enum):
-    """Whether filters that Spark offers are taken (`filters.py` says why that may be unsafe)."""
+    """Whether to take the filters that Spark offers (`source/filters.py` says why that may be unsafe)."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -121,11 +121,11 @@ WITHOUT_EFFECT = (
     "send.buffer.bytes",
     "session.timeout.ms",
 )
-"""Known to Kafka's own client or source, and settled here in another way: accepted, so queries move over."""
+"""Options of Kafka's client or of Spark's Kafka source that are accepted and have no effect here."""
 
 
 class Options:
-    """The options of one query by name, without regard to case and to the prefix `kafka.`."""
+    """The options of one query by name; case and the prefix `kafka.` make no difference."""
 
     def __init__(self, given: Mapping[str, str], known: Collection[str], what: str) -> None:
         names = {name.lower(): name for name in (*known, *CLIENT_OPTIONS, *WITHOUT_EFFECT)}
@@ -178,17 +178,17 @@ class Options:
         return text
 
     def client_settings(self) -> dict[str, str]:
-        """What is about the connection, for `cluster`."""
+        """The settings of the connection."""
         return {name: self._values[name] for name in CLIENT_OPTIONS if name in self._values}
 
 
 def merged(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Options by their plain names (small letters, no prefix); later ones stand in for earlier ones."""
+    """Options by their plain names (lower case, no prefix); later layers win."""
     return {written.lower().removeprefix(PREFIX): text for layer in layers for written, text in layer.items()}
 
 
 def bootstrap(options: Options) -> str:
-    """The brokers to begin with, checked for their form."""
+    """The bootstrap servers, checked for their form."""
     servers = options.required("bootstrap.servers", "127.0.0.1:9092")
     try:
         parse_addresses(servers)
@@ -201,7 +201,7 @@ def _unknown(written: str, names: Iterable[str], what: str) -> str:
     by_lower = {name.lower(): name for name in names}
     plain = written.lower().removeprefix(PREFIX)
     if of_reading := next((name for name in READ_OPTIONS if name.lower() == plain), None):
-        return f"{what} has no option {of_reading!r}, which is one of reading"
+        return f"{what} has no option {of_reading!r}; it is an option for reading"
     close = difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.5)
     advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; docs/use/spark.md lists them"
     return f"{what} has no option {written!r}{advice}"

@@ -69,7 +69,7 @@ def test_a_checkpoint_given_as_a_url_is_refused(file: Path, capsys: pytest.Captu
     """S4 O1: it would silently become a directory of that name."""
     for command in ("run", "plan", "status"):
         assert main(["pipeline", command, str(file), "--checkpoint", "s3a://bucket/x"]) == 1
-        assert "must be a directory of a file system, not a URL" in capsys.readouterr().err
+        assert "must be a directory, not a URL" in capsys.readouterr().err
 
 
 def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

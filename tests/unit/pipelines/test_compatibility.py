@@ -62,10 +62,10 @@ def begin(checkpoint: Checkpoint, query: str) -> None:
         ("amount > 100", "amount > 200", "step large was"),
         ("watermark: at, 10 minutes", "watermark: at, 1 hour", "watermark delay of orders"),
         ("topic: minutes", "topic: minutes-2", "topic was minutes"),
-        ("    topic: orders\n", "    topic: orders\n    start: latest\n", "goes on from its own offsets"),
+        ("    topic: orders\n", "    topic: orders\n    start: latest\n", "continues from its own offsets"),
         ("from: large\n", "from: orders\n", "step large was"),
         (", watermark: 'at, 1 minute'", "", "query ids: watermark column of clicks was at, now not there"),
-        ("  ids: {from: both, topic: ids}\n", "", "query ids is gone"),
+        ("  ids: {from: both, topic: ids}\n", "", "query ids was removed"),
         ("sinks:\n", "sinks:\n  more: {from: large, topic: more}\n", "query more is new"),
         (
             "SELECT shop, count(*) AS n FROM",

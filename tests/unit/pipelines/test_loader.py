@@ -97,7 +97,7 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
         ("topic: orders\n", "topik: orders\n", 5, "did you mean topic?"),
         ("from: per_minute", "from: per_minut", 19, "did you mean per_minute?"),
         ("from: orders", "from: order", 12, "did you mean orders?"),
-        ("size: 1 minute", "size: one minute", 15, "is not a span of time"),
+        ("size: 1 minute", "size: one minute", 15, "is not a duration"),
         ("watermark: at, 10 minutes", "watermark: at", 7, "column, 10 minutes"),
         ("watermark: at, 10 minutes\n", "start: soon\n", 7, "2026-11-15T21:00"),
         ("      on: at\n", "", 13, "needs on"),
@@ -106,12 +106,12 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
         ("DECIMAL(10, 2)", "DECIMAL(10, 2", 6, "brackets"),
         ("amount DECIMAL(10, 2)", "amount DECIMLA", 6, "amount: there is no type DECIMLA; did you mean DEC"),
         ("amount DECIMAL(10, 2)", "amount ARRAY<STRUCT<n:BIGNIT>>", 6, "did you mean BIGINT?"),
-        ("amount DECIMAL(10, 2)", "ID INT", 6, "column ID is there twice"),
+        ("amount DECIMAL(10, 2)", "ID INT", 6, "column ID is defined twice"),
         ("at TIMESTAMP", "at DATETIME", 6, "did you mean TIMESTAMP?"),
         ("watermark: at", "watermark: att", 7, "there is no column att; did you mean at?"),
         ("watermark: at", "watermark: amount", 7, "amount is DECIMAL(10, 2), not a TIMESTAMP"),
         ("      on: at\n", "      on: at\n      by: shop\n", 15, "orders has no column shop; there are: id,"),
-        ("revenue: sum(amount)", "revenue: round(sum(amount), 2)", 16, "has to be quoted"),
+        ("revenue: sum(amount)", "revenue: round(sum(amount), 2)", 16, "quote a text with commas"),
         ("key: window_start", "key: window_strat", 21, "did you mean window_start?"),
         ("127.0.0.1:9092", "127.0.0.1:port", 2, "bootstrap"),
         ("      size: 1 minute\n", "", 13, "size (a window) or gap (a session)"),
@@ -125,8 +125,13 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
         ("    schema: id", "      schema: id", 6, "indented further than line 5, which has a value already"),
         ("    topic: orders\n", "   topic: orders\n", 6, "indented further than line 5"),
         ("pipeline: orders", "pipeline orders", 2, "line 1 has no colon after its name"),
-        ("  per_minute:", " per_minute:\n    sql: SELECT 1\n  other:", 13, "indented otherwise than line 11"),
-        ("{topic: orders.bad}", "{topic: orders.bad", 9, "opened on line 8 is not closed there"),
+        (
+            "  per_minute:",
+            " per_minute:\n    sql: SELECT 1\n  other:",
+            13,
+            "its indent differs from that of line 11",
+        ),
+        ("{topic: orders.bad}", "{topic: orders.bad", 9, "the bracket opened on line 8 is not closed"),
         (
             "id STRING NOT NULL",
             "id NOT NULL",
@@ -137,7 +142,7 @@ def test_a_misspelt_key_is_told_with_its_line_and_the_right_one(tmp_path: Path) 
             "bootstrap: 127.0.0.1:9092",
             "bootstrap: ${NO_SUCH_VARIABLE}",
             2,
-            "the environment has no NO_SUCH_VARIABLE",
+            "variable NO_SUCH_VARIABLE is not set",
         ),
         ("pipeline: orders\n", "pipeline: orders\nversion: two\n", 2, "whole number"),
     ],
@@ -205,7 +210,7 @@ steps:
   c: {sql: SELECT * FROM b}
 sinks: {out: {from: b, topic: out}}
 """
-    assert mistakes(text, tmp_path) == [(4, "steps read one another in a ring: b -> c -> b")]
+    assert mistakes(text, tmp_path) == [(4, "steps read each other in a cycle: b -> c -> b")]
 
 
 def test_a_sink_needs_a_stream(tmp_path: Path) -> None:
@@ -253,7 +258,7 @@ sinks: {out: {from: c, topic: out}}
 def test_dedup_within_a_time_does_not_go_together_with_other_state(other: str, tmp_path: Path) -> None:
     """S4: Spark has no watermark behind it, and does not let it come after an aggregation."""
     text = DEDUP.replace("sinks:", f"  d: {other}\nsinks:")
-    said = "step b: within does not go together with d, which keeps state too; leave within out"
+    said = "step b: within cannot be used with d, which keeps state too; remove within"
     assert mistakes(text, tmp_path) == [(6, said)]
     assert loads(text.replace(", within: 1 hour", ""), tmp_path).steps
 

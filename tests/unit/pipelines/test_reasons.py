@@ -57,8 +57,8 @@ SCHEMA = {
             "column items[0].count: 3000000000 is not INT",
         ),
         (b'{"id": 9300000000000000000}', "column id: 9300000000000000000 is not BIGINT"),
-        (b'{"id": 1, "amount": NaN}', "not JSON: NaN is no number there"),
-        (b'{"id": 1, "amount": -Infinity}', "not JSON: -Infinity is no number there"),
+        (b'{"id": 1, "amount": NaN}', "not JSON: NaN is not a number in JSON"),
+        (b'{"id": 1, "amount": -Infinity}', "not JSON: -Infinity is not a number in JSON"),
         (b'{"id": "x", "amount": "NaN"}', "column id: 'x' is not BIGINT"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_value_with_another_registry_id_is_refused_though_it_decodes() -> None
     read = AvroSchema(written.replace("cents", "euros"), Framing.REGISTRY, registry_id=7)
     value = avro.encoder(AvroSchema(written))({"cents": 1250})
     assert avro.decoder(read)(b"\0\0\0\0\x07" + value) == {"euros": 1250}
-    with pytest.raises(ValueError, match="has schema registry id 8, and the schema in use is that of id 7"):
+    with pytest.raises(ValueError, match="has schema registry id 8, but the schema in use has id 7"):
         avro.decoder(read)(b"\0\0\0\0\x08" + value)
 
 

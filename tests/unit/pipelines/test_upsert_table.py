@@ -137,7 +137,7 @@ def test_a_version_that_another_run_made_current_is_not_removed(tmp_path: Path) 
     mine.rename(theirs)
     table.finish(table.prepare(1), version(1, {}))
     theirs.rename(mine)
-    with pytest.raises(PipelineError, match="another run has made version 1 current"):
+    with pytest.raises(PipelineError, match="another run made version 1 current"):
         table.finish(mine, version(1, {}))
     assert table.current() is not None
 

@@ -62,7 +62,7 @@ def test_a_topic_that_was_made_again_is_known_though_it_has_grown_past_the_archi
         admin.delete_topic(topic)
         admin.create_topic(topic, 1)
     fill(bootstrap, topic, 9)
-    with pytest.raises(LakeError, match=f"{topic} was deleted and made again.*a folder of its own"):
+    with pytest.raises(LakeError, match=f"{topic} was deleted and recreated.*another folder"):
         next(archive(NO_SESSION, lake, job))
 
 
@@ -84,7 +84,7 @@ def test_retention_that_overtakes_a_run_between_two_steps_is_seen(
     steps = archive(NO_SESSION, lake, Archive(bootstrap, (topic,), rows_per_commit=2))
     assert next(steps).ahead == 4
     trim(bootstrap, topic, 4)
-    with pytest.raises(LakeError, match=f"{topic}-0: offsets 2 to 3 are gone.*--skip-lost"):
+    with pytest.raises(LakeError, match=f"{topic}-0: offsets 2 to 3 were deleted.*--skip-lost"):
         next(steps)
     job = Archive(bootstrap, (topic,), rows_per_commit=1, skip_lost=True)
     steps = archive(NO_SESSION, lake, job)
@@ -109,7 +109,7 @@ def test_retention_that_overtakes_a_step_is_one_sentence_or_gone_past(
     if skip_lost:
         assert [(step.rows, step.ahead) for step in steps] == [(0, 0)]
     else:
-        with pytest.raises(LakeError, match=f"{topic}-0: records from offset 0 on are gone.*--skip-lost"):
+        with pytest.raises(LakeError, match=f"{topic}-0: records from offset 0 on were deleted.*--skip-lost"):
             next(steps)
 
 
@@ -120,7 +120,7 @@ def test_an_archiver_goes_on_when_somebody_else_merges_its_files(
     """S5: `braid lake compact` beside it was faster; the files are merged all the same."""
 
     def slower(*_: object) -> None:
-        raise Conflict("another compaction was faster; nothing was changed")
+        raise Conflict("another compaction finished first; nothing was changed")
 
     monkeypatch.setattr(compaction, "is_fragmented", lambda _: True)
     monkeypatch.setattr(compaction, "compact", slower)

@@ -15,7 +15,7 @@ from braidmq.spark.rescue.errors import RescueError
 
 @pytest.mark.parametrize(
     ("reached", "has"),
-    [({"orders": {0: 5}, "bills": {0: 5}}, "bills, orders"), ({}, "no topic that was archived")],
+    [({"orders": {0: 5}, "bills": {0: 5}}, "bills, orders"), ({}, "no archived topic")],
 )
 def test_a_lake_without_the_topic_is_not_compared_with_it(
     bootstrap: str,
@@ -29,5 +29,5 @@ def test_a_lake_without_the_topic_is_not_compared_with_it(
     lake, topic = Lake(tmp_path / "lake"), new_topic()
     lake.append_staged(lambda _: [], onto=lake.create(), reached=reached)
     for sides in ((topic, str(lake.path)), (str(lake.path), topic)):
-        with pytest.raises(RescueError, match=f"lake holds nothing of {topic}.*it has {has}$"):
+        with pytest.raises(RescueError, match=f"lake has no records of {topic}.*it has {has}$"):
             open_inputs(TopicReader(no_session, bootstrap), *sides)

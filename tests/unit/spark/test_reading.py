@@ -313,7 +313,7 @@ def test_a_limit_in_bytes_needs_sizes(
 
     with (
         positions.connect(query) as cluster,
-        pytest.raises(ClientError, match=r"does not tell that of .* \(cluster authorization failed\)"),
+        pytest.raises(ClientError, match=r"does not return that of .* \(cluster authorization failed\)"),
     ):
         limits.record_bytes(cluster, query, [at])
 
@@ -330,11 +330,11 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
     topic = new_topic(partitions=2)
 
     for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
-        wrong = f"option {option} must name every partition, and does not name {topic}-1"
+        wrong = f"option {option} must have every partition, and {topic}-1 is missing"
         with pytest.raises(OptionError, match=wrong):
             plan_batch(query_for(bootstrap, topic, **{option: f'{{"{topic}":{{"0":0}}}}'}), Pushed())
     beyond = f'{{"{topic}":{{"0":7,"1":-1}}}}'
-    with pytest.raises(OptionError, match=f"asks for {topic}-0 up to 7, but it ends at 0"):
+    with pytest.raises(OptionError, match=f"endingOffsets is 7 for {topic}-0, which ends at 0"):
         plan_batch(query_for(bootstrap, topic, endingOffsets=beyond), Pushed())
     starting = f'{{"{topic}":{{"0":0,"1":0,"2":0}}}}'
     with pytest.raises(OptionError, match="which the query does not read"):
@@ -344,15 +344,15 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"startingOffsets": 11}, "startingOffsets asks for TOPIC-0 from 11 on, but it ends at 10"),
+        ({"startingOffsets": 11}, "startingOffsets is 11 for TOPIC-0, which ends at 10"),
         (
             {"startingOffsets": 5, "endingOffsets": 3},
-            "TOPIC-0 is asked for from 5 on, which is after",
+            "TOPIC-0: the starting offset 5 is after",
         ),
-        ({"endingOffsets": 1}, "TOPIC-0 is asked for up to 1, but it begins at 2"),
+        ({"endingOffsets": 1}, "TOPIC-0: the ending offset 1 is before the first offset 2"),
         (
             {"startingOffsetsByTimestamp": 1009, "endingOffsetsByTimestamp": 1005},
-            "TOPIC-0 is asked for from 9 on, which is after its end at 5",
+            "TOPIC-0: the starting offset 9 is after the ending offset 5",
         ),
     ],
 )

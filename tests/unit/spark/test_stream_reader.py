@@ -80,7 +80,7 @@ def test_what_is_available_now_is_never_less_than_where_a_query_begins(
 
 
 @pytest.mark.parametrize("count", [4, 10, 25])
-def test_a_topic_that_was_made_anew_is_known_by_its_id(
+def test_a_topic_that_was_recreated_is_known_by_its_id(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader, count: int
 ) -> None:
     """S2: a loss, also where it is as long as the old one or longer; failOnDataLoss=false reads all of it."""
@@ -91,7 +91,7 @@ def test_a_topic_that_was_made_anew_is_known_by_its_id(
 
     with pytest.raises(
         RecordsLost,
-        match=r"from offset 10 on .* gone\. The topic was deleted and made again\. To read",
+        match=r"from offset 10 on .* gone\. The topic was deleted and recreated\. To read",
     ) as told:
         reader(subscribe=topic).latestOffset(old, EVERYTHING)
     assert "retention" not in str(told.value)
@@ -104,7 +104,7 @@ def test_a_topic_that_was_made_anew_is_known_by_its_id(
     assert rows(stream, end, stream.latestOffset(end, EVERYTHING)) == 3
 
 
-def test_a_batch_of_a_topic_that_was_made_anew_is_lost_as_a_whole(
+def test_a_batch_of_a_topic_that_was_recreated_is_lost_as_a_whole(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader
 ) -> None:
     """S2: it was planned before; the records that now have its offsets are others."""
@@ -114,7 +114,7 @@ def test_a_batch_of_a_topic_that_was_made_anew_is_lost_as_a_whole(
     logged = (start | {topic: {"0": 15}}, start | {topic: {"0": 30}})
     make_anew(bootstrap, topic, 40)
 
-    with pytest.raises(RecordsLost, match=r"from offset 15 on .* deleted and made again"):
+    with pytest.raises(RecordsLost, match=r"from offset 15 on .* deleted and recreated"):
         rows(reader(subscribe=topic), *logged)
     stream = reader(subscribe=topic, failOnDataLoss="false")
     assert rows(stream, *logged) == 0
@@ -142,7 +142,7 @@ def test_a_topic_that_is_shorter_than_it_was_is_gone_on_with_from_its_end(
         reader(subscribe=topic).latestOffset(old, EVERYTHING)
 
 
-def test_a_batch_that_was_planned_before_its_topic_was_made_anew_can_be_got_past(
+def test_a_batch_that_was_planned_before_its_topic_was_recreated_can_be_got_past(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: of the logged range some offsets are there; those that are not are a loss, and that is all."""

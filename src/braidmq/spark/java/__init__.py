@@ -1,1 +1,1 @@
-"""What is of Java: which one runs Spark, its process, and what Spark's interfaces in Java need from us."""
+"""Everything about Java: which one runs Spark, how it starts, and code for Spark's Java interfaces."""

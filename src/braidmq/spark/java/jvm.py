@@ -1,10 +1,10 @@
-"""Starting the JVM of a session without what it says first.
+"""Starts the JVM of a session without the warning that it prints first.
 
-Java warns on every start of a module that Spark asks for and nobody can do anything about; no setting of
-either keeps it from that. So the JVM's stderr comes through a pipe, and all but that line goes on to ours.
+Java warns on every start about a module that Spark needs, and no setting of Java or Spark turns that off. So
+the JVM's stderr goes through a pipe, and every other line is copied to ours.
 
-The JVM gets a process group of its own. A signal to ours (`timeout` sends one, so does a shell) is for us to
-follow: we stop queries and then the JVM, which ends by itself should we be killed.
+The JVM has its own process group. A signal to our group (`timeout` and shells send one) reaches only us: we
+stop the queries and then the JVM, which ends by itself if we are killed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def launch(conf: SparkConf) -> Any:
 
 
 def _pass_on(read_end: int) -> None:
-    """Line by line until the JVM ends, to wherever our stderr goes then."""
+    """Copies line by line until the JVM ends."""
     with os.fdopen(read_end, "rb") as lines:
         for line in lines:
             if not line.startswith(UNWANTED):
@@ -47,5 +47,5 @@ def _write(line: bytes) -> None:
     try:
         os.write(STDERR, line)
     except OSError:
-        # Nobody listens to our stderr any more; the JVM must not be held up by that.
+        # Our stderr is closed; that must not block the JVM.
         return

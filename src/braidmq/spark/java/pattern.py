@@ -1,9 +1,9 @@
 """Regular expressions of Java, as Spark's Kafka source takes them, for Python's `re`.
 
-Both languages agree on nearly everything that a pattern of topic names has. What they write differently is
+Both languages agree on nearly everything that a pattern of topic names needs. What they write differently is
 translated here: classes by name (`\\p{Upper}`), quoting (`\\Q…\\E`), names of groups, some escapes, classes
-within classes. Names of topics are ASCII, so a class means its ASCII part. What Python cannot say is refused
-by name; a pattern that means something else would read other topics without a word.
+within classes. Topic names are ASCII, so a class means its ASCII part. What Python does not have is an error
+that names it: a pattern with another meaning would silently read other topics.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _CLASSES = {
 }
 CLASSES = {name: characters for characters, names in _CLASSES.items() for name in names.split()}
 ESCAPES = {"h": " \t", "v": "\n\v\f\r", "e": "\x1b", "a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-"""What a letter after a backslash stands for; of `h` and `v` the large one is all the others."""
+"""What a letter after a backslash means; `H` and `V` mean all other characters."""
 AS_IN_PYTHON = frozenset("AbBdDsSwW")
 WITHOUT_EFFECT = frozenset("duU")
 """Flags about lines and Unicode, which make no difference to names of topics."""
 
 
 class NotInPython(ValueError):
-    """Something of Java's that Python's regular expressions do not have; the message names it."""
+    """A feature of Java's patterns that Python's do not have; the message names it."""
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
-    """For `search`. ValueError (`re.error` among them) where it is no pattern, or none for Python."""
+    """For `search`. ValueError (or `re.error`) if it is no pattern, or has no equivalent in Python."""
     try:
         return re.compile("".join(_Translation(pattern).whole()), re.ASCII)
     except re.error as error:
@@ -78,7 +78,7 @@ class _Translation:
         return self._text[self._at - 1]
 
     def _found(self, what: str) -> re.Match[str] | None:
-        """Steps over what follows, if it is that."""
+        """Skips the given text, if it comes next."""
         found = re.compile(what, re.DOTALL).match(self._text, self._at)
         if found is not None:
             self._at = found.end()
@@ -115,7 +115,7 @@ class _Translation:
         return f"[{characters}]" if is_class else characters
 
     def _characters(self) -> tuple[str, bool]:
-        """The same for what is one character or a set of them; whether it is a set."""
+        """The same for one character or a set of them; also returns whether it is a set."""
         if quoted := self._found(r"Q(.*?)(?:\\E|$)"):
             return re.escape(quoted[1]), False
         if named := self._found(r"([pP])(?:\{(?:\w+=)?(\w+)\}|(\w))"):

@@ -50,12 +50,12 @@ public final class Rows extends BaseRelation implements TableScan {
 
 
 def relation_of(spark: SparkSession, name: str, frame: DataFrame) -> Any:
-    """What Spark reads the rows of `frame` from; in plans it goes by this name."""
+    """A relation with the rows of `frame`; plans show it under this name."""
     return _constructor(spark._jvm).newInstance(java_array(spark, "java.lang.Object", [name, frame._jdf]))
 
 
 def java_array(spark: SparkSession, of: str, some: list[Any]) -> Any:
-    """These, for a method of Java that takes an array of a class."""
+    """A Java array of this class with these elements."""
     gateway: Any = spark.sparkContext._gateway
     made = gateway.new_array(_java_class(spark._jvm, of), len(some))
     for number, each in enumerate(some):
@@ -65,7 +65,7 @@ def java_array(spark: SparkSession, of: str, some: list[Any]) -> Any:
 
 @cache
 def _java_class(jvm: Any, name: str) -> Any:
-    """Looked up once: each part of the name is a question to the JVM."""
+    """Looked up once: each part of the name is a call into the JVM."""
     return reduce(getattr, name.split("."), jvm)
 
 

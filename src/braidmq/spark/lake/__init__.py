@@ -1,4 +1,4 @@
-"""Topics as Parquet, for as long as you like: archived exactly once, queried with SQL, sent back when needed.
+"""Topics as Parquet, for as long as you like: archived exactly once, queried with SQL, replayed when needed.
 
     from braidmq.spark import session
     from braidmq.spark.lake import Archive, Lake, archive

@@ -1,12 +1,12 @@
 """From topics to a lake, exactly once.
 
 There is no checkpoint beside the lake that could disagree with it: each commit holds files and the offsets
-up to which they go. The archiver asks the lake where it stands, reads a fixed range of offsets from there,
-writes files, and commits both. Killed before the commit, it reads the same range again, and the files of the
-first try are swept later; killed after it, it goes on behind.
+that they reach. The archiver reads the last offsets from the lake, reads a fixed range from there, writes
+files, and commits both. Killed before the commit, it reads the same range again, and the files of the first
+attempt are swept later; killed after the commit, it continues with the next range.
 
-Only committed records are read, and a range ends before the first open transaction, so a record that is
-committed later is not passed over.
+It reads only committed records, and a range ends before the first open transaction, so it does not skip a
+record that is committed later.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ROWS_PER_COMMIT = 2_000_000
 DAY_MS = 86_400_000
 INTERVAL_S = 60.0
 REGISTRY_ID = "registry id"
-"""Under this name, as that of a unit of work, a lake keeps the id that decoded values must have."""
+"""The unit of work under which a lake stores the registry id of decoded values."""
 ARCHIVED = "archived"
-"""As `date_by`: rows lie under the day they were archived, whatever their timestamps say."""
+"""As `date_by`: rows get the day on which they were archived, whatever their timestamps are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ class Archive:
     decode: Decoding | None = None
     skip_lost: bool = False
     group: str | None = None
-    """A consumer group in which the positions are published, so that tools that show lag show ours."""
+    """A consumer group to publish the positions in, for tools that show lag."""
     client_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_raw(self) -> bool:
-        """Whether records go into the lake as they are, without a look into their values."""
+        """Whether records are archived as they are, without decoding their values."""
         return self.decode is None and self.date_by in ("timestamp", ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One commit: how many rows it added, and how many offsets are still ahead."""
+    """One commit: how many rows it added, and how many offsets are left."""
 
     version: int
     rows: int
@@ -72,17 +72,17 @@ class Step:
 
 
 def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
-    """Archives everything that is there at the call, one step per commit."""
+    """Archives everything up to the current ends, one step per commit."""
     with open_cluster(job.bootstrap, job.client_options) as cluster:
         ids = ranges.topic_ids(cluster, job.topics)
         there = ranges.whole(cluster, job.topics)
         snapshot = lake.create()
-        if topic := snapshot.remade(ids):
+        if topic := snapshot.recreated(ids):
             raise LakeError(
-                f"{topic} was deleted and made again since it was archived into {lake.path};"
-                " archive the new topic into a folder of its own"
+                f"{topic} was deleted and recreated since it was archived into {lake.path};"
+                " archive the new topic into another folder"
             )
-        # The last run may have died between its commit and this.
+        # The last run may have died before it published.
         _publish(cluster, job, snapshot, there)
         while left := ranges.remaining(ranges.still_there(cluster, there), snapshot.positions, job.skip_lost):
             part = ranges.capped(left, job.rows_per_commit)
@@ -99,7 +99,7 @@ def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
 def follow(
     spark: SparkSession, lake: Lake, job: Archive, interval_s: float = INTERVAL_S
 ) -> Iterator[Step | None]:
-    """Archives for ever, looking every `interval_s`; None where there was nothing new."""
+    """Archives for ever, every `interval_s`; yields None if there is nothing new."""
     clock = SystemClock()
     while True:
         began_s = clock.monotonic()
@@ -115,7 +115,7 @@ def follow(
 def _pinned(
     spark: SparkSession, lake: Lake, job: Archive, snapshot: Snapshot, part: ranges.Ranges
 ) -> tuple[Archive, Snapshot]:
-    """The job with the registry id of its schema, which is that of a first record, and kept in the lake."""
+    """The job with the registry id of its schema: that of the first record, which the lake stores."""
     if not isinstance(job.decode, Avro) or not job.decode.lacks_registry_id:
         return job, snapshot
     if REGISTRY_ID not in snapshot.batches:
@@ -132,7 +132,7 @@ def _reading(job: Archive) -> dict[str, str]:
 
 
 def _publish(cluster: Cluster, job: Archive, snapshot: Snapshot, some: ranges.Ranges) -> None:
-    """Lets the group stand where the lake does, in these partitions."""
+    """Commits the lake's positions in these partitions to the group."""
     if job.group is None:
         return
     groups = Groups(cluster)
@@ -159,8 +159,8 @@ def _archive_range(
             return lake.append_staged(write.stage, onto=snapshot, reached=reached, topic_ids=known)
         except RecordsLost as lost:
             raise LakeError(
-                f"{lost.at}: records from offset {lost.first} on are gone, retention or a trim was faster"
-                " than the archive; --skip-lost goes on with what is left"
+                f"{lost.at}: records from offset {lost.first} on were deleted (retention or a trim)"
+                " before they were archived; add --skip-lost to continue with what is left"
             ) from None
     rows = ranges.read_ranges(spark, job.bootstrap, part, options)
     if job.decode is not None:
@@ -170,7 +170,7 @@ def _archive_range(
 
 
 def with_date_by(rows: DataFrame, by: str) -> DataFrame:
-    """Rows with the date they lie under: that of a column, or of today."""
+    """Rows with their date: that of a column, or today."""
     if by == ARCHIVED:
         return rows.withColumn(DATE, utc_date(fn.current_timestamp()))
     if by != "timestamp" and by not in rows.columns:

@@ -1,9 +1,9 @@
-"""Many small files into few large ones, and what nobody needs any more off the disk.
+"""Merges many small files into few large ones, and removes files that are not needed any more.
 
-Compaction reads the small files of a date, writes their rows into new files, and commits the exchange: a
-reader has the old files or the new ones, both with the same rows. Old files stay on the disk for an hour, for
-those who are still reading them; then `sweep` removes them, with whatever killed writers have left. Commits
-that a snapshot sums up stay for a week.
+Compaction reads the small files of a date, writes their rows into new files, and commits the exchange:
+readers see the old files or the new ones, with the same rows. Old files stay on disk for an hour, for queries
+that still read them; then `sweep` removes them and what killed writers left. Commits that a snapshot includes
+stay for a week.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FRAGMENTED_FILES = 32
 """An archiver compacts when a date has this many small files."""
 KEPT_AFTER_REMOVAL_MS = 3_600_000
 ORPHANS_KEPT_MS = 86_400_000
-"""Files without a commit may belong to a writer that is still at work; no write takes a day."""
+"""Files without a commit may belong to a writer that still runs; no write takes a day."""
 COMMITS_KEPT_MS = 7 * 86_400_000
-"""For writers that were suspended, and to see what happened: far longer than a write may take."""
+"""For suspended writers and for diagnosis: far longer than a write may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What was exchanged, and the table after it."""
+    """How many files were exchanged, and the table afterwards."""
 
     files_before: int
     files_after: int
@@ -57,10 +57,10 @@ def compact(
 
 
 def tidy(lake: Lake, spark: SparkSession, snapshot: Snapshot) -> Snapshot:
-    """Compacts and sweeps if the table has many small files; the table after it.
+    """Compacts and sweeps if the table has many small files; returns the table afterwards.
 
-    For those who write and tidy up along the way: where another compaction is faster, nothing is wrong with
-    the rows that were just written, and the small files are looked at again after the next ones.
+    For writers that tidy up along the way: a conflict with another compaction does not affect the rows that
+    were just written, and the small files are merged after the next batch.
     """
     if not is_fragmented(snapshot):
         return snapshot
@@ -101,15 +101,15 @@ def _merge(lake: Lake, spark: SparkSession, group: list[ParquetFile]) -> tuple[l
     expected, written = sum(file.rows for file in group), sum(file.rows for file in made)
     if expected != written:
         raise LakeError(
-            f"{lake.path}: compaction of {len(group)} files gave {written} rows instead of {expected};"
-            " nothing was changed. A file was changed outside of braid: compare with braid pipeline audit"
+            f"{lake.path}: compaction of {len(group)} files has {written} rows instead of {expected};"
+            " nothing was changed. A file was changed outside of Braid: compare with braid topic audit"
         )
     removed = tuple(file.path for file in group)
     commit = Commit(Operation.COMPACT, lake.clock.wall_ms(), added=tuple(made), removed=removed)
 
     def again(now: Snapshot) -> Commit:
         if any(path not in now.files for path in removed):
-            raise Conflict(f"{lake.path}: another compaction was faster; nothing was changed")
+            raise Conflict(f"{lake.path}: another compaction finished first; nothing was changed")
         return commit
 
     return made, lake.commit(snapshot, commit, again)
@@ -121,7 +121,7 @@ def sweep(
     orphans_kept_ms: int = ORPHANS_KEPT_MS,
     commits_kept_ms: int = COMMITS_KEPT_MS,
 ) -> int:
-    """Deletes files that have long been no part of the table, and old commits; how many of the former."""
+    """Deletes files that left the table long ago, and old commits; returns the number of files."""
     snapshot = lake.snapshot()
     now_ms = lake.clock.wall_ms()
     replaced = tuple(name for name, since_ms in snapshot.removed.items() if now_ms - since_ms >= kept_ms)

@@ -1,4 +1,4 @@
-"""Raw records of topics as files of a lake, a file for each date, by the tasks that read them."""
+"""Raw records of topics as files of a lake, written by the tasks that read them, one file for each date."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = tuple(RAW.fieldNames())
 ROWS_PER_FILE = 1_000_000
 ROWS_PER_TASK_MIN = 100_000
 OPEN_FILES_MAX = 16
-"""Dates a task has open at once; rows of more dates than that, mixed, make more files."""
+"""Open dates of a task; rows of more dates, mixed, make more files."""
 CODEC = "zstd"
 NO_DATE = -1
 NO_DATE_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -32,7 +32,7 @@ EPOCH = datetime.date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class DirectWrite:
-    """A range of topics to be written as it is; `day` (since 1970) overrides that of the timestamps."""
+    """A range of topics to write as it is; `day` (since 1970) overrides that of the timestamps."""
 
     spark: SparkSession
     query: ReadQuery
@@ -40,7 +40,7 @@ class DirectWrite:
     day: int | None = None
 
     def stage(self, staging: Path) -> list[Path]:
-        """Writes the files, laid out by date, and tells which."""
+        """Writes the files by date, and returns them."""
         rows_per_task = self._rows_per_task()
         splits = plan_batch(replace(self.query, split_records_max=rows_per_task), Pushed())
         planned = tasks(splits, alone=False, records_max=rows_per_task)
@@ -51,8 +51,8 @@ class DirectWrite:
         def files_of(number: int) -> DatedFiles:
             return DatedFiles(staging, f"{number:05d}-{uuid.uuid4().hex}", day)
 
-        told = written_by_tasks(self.spark, self.query, COLUMNS, planned, files_of)
-        return [staging / each.file for each in told]
+        written = written_by_tasks(self.spark, self.query, COLUMNS, planned, files_of)
+        return [staging / each.file for each in written]
 
     def _rows_per_task(self) -> int:
         share = -(-self.rows // self.spark.sparkContext.defaultParallelism)
@@ -60,7 +60,7 @@ class DirectWrite:
 
 
 class DatedFiles:
-    """The files of one task, by date; `close` tells their names within the staging folder."""
+    """The files of one task by date; `close` returns their names in the staging folder."""
 
     def __init__(self, staging: Path, stem: str, day: int | None = None) -> None:
         self._staging = staging
@@ -71,7 +71,7 @@ class DatedFiles:
 
     def add(self, rows: pa.RecordBatch) -> None:
         for day, part in [(self._day, rows)] if self._day is not None else by_day(rows):
-            # The one used last goes to the end, so that the first is the one not used for longest.
+            # Moved to the end, so that the first is the least recently used.
             file = self._open.pop(day, None) or self._new(day)
             self._open[day] = file
             file.add(part)
@@ -97,7 +97,7 @@ class DatedFiles:
 
 
 def by_day(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each day (UTC, since 1970) in their order; those of wild timestamps are without a day."""
+    """The rows by day (UTC, since 1970), in order; rows with timestamps beyond the calendar have none."""
     microseconds = rows.column("timestamp").cast(pa.int64()).to_numpy()
     days = np.floor_divide(microseconds, DAY_MICROSECONDS)
     days[(days < 0) | (days > LAST_DAY)] = NO_DATE

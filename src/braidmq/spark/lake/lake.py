@@ -6,9 +6,9 @@
 Rows keep everything a record has: key, value, headers, timestamp, and the topic, partition and offset it came
 from. Columns may be added over time (decoded fields of the value); files written before show null there.
 
-Files are written into a staging folder first, synced, moved to their date, and only then committed. Readers
-go by the commits, so half a batch is never seen. The folder must be one that the driver and all executors
-see: a local disk with a local master, a shared file system otherwise.
+Files are written into a staging folder, synced, moved to their date, and then committed. Readers follow the
+commits, so they never see half a batch. The driver and all executors must share the folder: a local disk with
+a local master, a shared file system otherwise.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ SORTED_BY = ("topic", "partition", "offset")
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 COMMIT_ATTEMPTS = 10
 Stage = Callable[[Path], list[Path]]
-"""Writes Parquet files into a folder of their own, below `date=…`, and tells which."""
+"""Writes Parquet files into the given folder, below `date=…`, and returns them."""
 
 
 class Lake:
-    """One lake folder. An object holds no state but the path: every call sees the newest commit."""
+    """One lake folder. The object holds only the path: every call sees the newest commit."""
 
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self.path = _local(str(path))
@@ -65,17 +65,17 @@ class Lake:
         return self._log.exists
 
     def snapshot(self) -> Snapshot:
-        """The files, positions and schema of the newest commit; LakeError where there is no lake."""
+        """The files, positions and schema of the newest commit; LakeError if there is no lake."""
         if not self.exists:
-            raise LakeError(f"{self.path} is not a lake; braid lake archive TOPIC --to {self.path} makes one")
+            raise LakeError(f"{self.path} is not a lake; braid lake archive TOPIC --to-dir DIR creates one")
         return self._log.snapshot()
 
     def create(self, schema: StructType = RAW) -> Snapshot:
-        """The table, which is made, with these columns, if it is not there yet."""
+        """The table; created with these columns if it does not exist."""
         snapshot = self._log.snapshot()
         if snapshot.version >= 0:
             return snapshot
-        # A writer that was killed early may have left our own folder behind, and nothing in it.
+        # A writer that was killed early may have left our own folder, empty.
         if self.path.exists() and any(entry.name != FOLDER for entry in self.path.iterdir()):
             raise LakeError(f"{self.path} holds files and is not a lake; choose an empty or a new folder")
         first = Commit(Operation.CREATE, self.clock.wall_ms(), schema=with_date(schema).jsonValue())
@@ -98,13 +98,13 @@ class Lake:
         until_ms: int | None = None,
         snapshot: Snapshot | None = None,
     ) -> DataFrame:
-        """The rows of one commit, of a time range if given (without `until_ms`); other files are skipped."""
+        """The rows of a snapshot, of a time range if given (`until_ms` excluded); other files are skipped."""
         snapshot = snapshot or self.snapshot()
         files = [file for file in snapshot.files.values() if _overlaps(file, from_ms, until_ms)]
         return within(self.frame(spark, files, self.schema(snapshot)), from_ms, until_ms)
 
     def frame(self, spark: SparkSession, files: Sequence[ParquetFile], schema: StructType) -> DataFrame:
-        """The rows of some files, with null in columns that were added after they were written."""
+        """The rows of these files, with null in columns that were added later."""
         if not files:
             return spark.createDataFrame([], schema)
         paths = [str(self.path / file.path) for file in files]
@@ -126,11 +126,11 @@ class Lake:
     ) -> Snapshot:
         """Adds rows as one commit and returns the table after it.
 
-        `writer` and `batch` name a unit of work, such as a streaming query and its batch: doing it again
-        changes nothing. `reached` are the offsets up to which topics are now archived, in continuation of
-        those of `onto`; if another archiver has moved them meanwhile, nothing is added. `topic_ids` are the
-        ids of the topics that the rows speak of. With `alone`, nothing is added either if a unit of work
-        whose name begins so came after `onto`.
+        `writer` and `batch` name a unit of work, such as a streaming query and its batch: repeating it
+        changes nothing. `reached` are the offsets up to which topics are archived now, continuing those of
+        `onto`; if another archiver has moved them meanwhile, nothing is added. `topic_ids` are the ids of the
+        topics of the rows. With `alone`, nothing is added either if a unit of work with that prefix was added
+        after `onto`.
         """
         snapshot = onto or self.create(rows.schema)
         if _is_done(snapshot, writer, batch):
@@ -151,7 +151,7 @@ class Lake:
     def append_staged(
         self, stage: Stage, *, onto: Snapshot, reached: Positions, topic_ids: TopicIds | None = None
     ) -> Snapshot:
-        """Adds files of raw rows that `stage` writes into the folder it is given; else as `append`."""
+        """Adds files of raw rows that `stage` writes into the given folder; otherwise like `append`."""
         evolved = self._evolved(onto, RAW)
         files = tuple(self._staged(stage))
         commit = Commit(
@@ -165,13 +165,13 @@ class Lake:
         return self._add(onto, commit)
 
     def _evolved(self, snapshot: Snapshot, rows: StructType) -> dict[str, Any] | None:
-        """The schema of the table with these rows where that is another; LakeError where they do not fit."""
+        """The new schema of the table if these rows change it; LakeError if they do not fit."""
         schema = self.schema(snapshot)
         evolved = evolve(schema, rows)
         return evolved.jsonValue() if evolved != schema else None
 
     def mark(self, writer: str, batch: int = 0) -> Snapshot:
-        """Notes that a unit of work is done, without rows."""
+        """Records that a unit of work is done, without rows."""
         return self._add(
             self.create(), Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
         )
@@ -182,20 +182,20 @@ class Lake:
     def _still_fits(
         self, before: Snapshot, now: Snapshot, commit: Commit, alone: str | None
     ) -> Commit | None:
-        """The commit for a table that others have changed meanwhile; None when its work is already done."""
+        """The commit for a table that others changed meanwhile; None if its work is already done."""
         if _is_done(now, commit.writer, commit.batch):
             return None
         if alone and any(name.startswith(alone) for name in now.batches.keys() - before.batches.keys()):
             raise Conflict(
-                f"{self.path}: another run began meanwhile; nothing of this one was done, run it again"
+                f"{self.path}: another run began meanwhile; this one changed nothing; run it again"
             )
         for topic, partitions in commit.positions.items():
             for partition in partitions:
                 was = before.positions.get(topic, {}).get(partition)
                 if was != now.positions.get(topic, {}).get(partition):
                     raise Conflict(
-                        f"{self.path}: another archiver is at work on {topic}-{partition};"
-                        " stop one of the two, nothing was written twice"
+                        f"{self.path}: another archiver also archives {topic}-{partition};"
+                        " stop one of the two (nothing was written twice)"
                     )
         if commit.schema is not None:
             ours = StructType.fromJson(commit.schema)
@@ -205,7 +205,7 @@ class Lake:
     def commit(
         self, snapshot: Snapshot, commit: Commit, again: Callable[[Snapshot], Commit | None]
     ) -> Snapshot:
-        """Commits, and when others were faster asks `again` what to commit on top of theirs."""
+        """Commits; if others committed first, asks `again` what to commit after theirs."""
         wanted: Commit | None = commit
         for _ in range(COMMIT_ATTEMPTS):
             if wanted is None:
@@ -215,13 +215,13 @@ class Lake:
             except Conflict:
                 snapshot = self._log.snapshot()
                 wanted = again(snapshot)
-        raise Conflict(f"{self.path}: others commit faster than we can; run it again")
+        raise Conflict(f"{self.path}: too many other writers; run it again")
 
     def forget_old_commits(self, kept_ms: int) -> int:
         return self._log.forget_before_last_snapshot(self.clock.wall_ms() - kept_ms)
 
     def write(self, rows: DataFrame, files_max: int | None = None) -> list[ParquetFile]:
-        """Writes rows that have a date as files of that date, synced; no reader sees them before a commit."""
+        """Writes rows as files of their date, synced; no reader sees them before a commit."""
         return self._staged(lambda staging: self._stage(rows, files_max, staging))
 
     def _staged(self, stage: Stage) -> list[ParquetFile]:
@@ -257,17 +257,17 @@ class Lake:
         return files
 
     def _described(self, written: Path, path: str) -> ParquetFile:
-        """What the footer of a Parquet file says about it."""
+        """Describes a Parquet file from its footer."""
         footer = pq.read_metadata(written)
         first_ms, last_ms = _time_range_ms(footer)
         return ParquetFile(path, footer.num_rows, written.stat().st_size, first_ms, last_ms)
 
 
 def _time_range_ms(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
-    """The earliest and the latest timestamp of a file, where its footer has them."""
+    """The earliest and the latest timestamp of a file, if its footer has them."""
     columns = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
     number = columns.get("timestamp")
-    # A pipeline may call what it likes so, a text for one.
+    # In a lake of a pipeline a column of that name may have any type.
     if number is None or footer.schema.column(number).logical_type.type != "TIMESTAMP":
         return None, None
     found = []
@@ -275,7 +275,7 @@ def _time_range_ms(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
         times = footer.row_group(index).column(number).statistics
         if times is None or not times.has_min_max:
             return None, None
-        # Raw, in microseconds: as a datetime a wild timestamp could not be shown.
+        # Raw, in microseconds: a datetime cannot hold every timestamp.
         found.append((times.min_raw // 1000, times.max_raw // 1000))
     if not found:
         return None, None
@@ -293,21 +293,21 @@ def _is_done(snapshot: Snapshot, writer: str | None, batch: int | None) -> bool:
 
 
 def _local(path: str) -> Path:
-    """The folder behind a path or a file: address."""
+    """The folder of a path or a file: URL."""
     parsed = urlparse(path)
     if parsed.scheme == "file":
         return Path(unquote(parsed.path))
     if "://" in path:
         raise LakeError(
-            f"{path}: a lake of plain Parquet needs a file system with hard links, such as a local or mounted"
-            " one; for object stores and HDFS use --format iceberg or --format delta"
+            f"{path}: a lake of plain Parquet needs a file system with hard links, local or mounted;"
+            " for object stores and HDFS use --format iceberg or --format delta"
         )
     return Path(path).absolute()
 
 
 @contextmanager
 def _setting(spark: SparkSession, name: str, wanted: str) -> Iterator[None]:
-    """A setting of the session for a while: Parquet's timestamps are one, and not an option of a write."""
+    """Changes a setting of the session for a block: the type of Parquet's timestamps is no write option."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, wanted)
     try:

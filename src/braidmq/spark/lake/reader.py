@@ -1,4 +1,4 @@
-"""A lake as one table to ask, and what can be told about it without Spark."""
+"""A lake, or a table of another format, as a DataFrame; and a lake's description without Spark."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def open_rows(
 
 
 def check_name(name: str) -> None:
-    """LakeError where there is surely nothing that `open_rows` could open; it needs no session."""
+    """LakeError if `open_rows` could surely open nothing; needs no session."""
     is_elsewhere = "://" in name or ("." in name and "/" not in name and not Path(name).exists())
     if not is_elsewhere and not any((Path(name) / kept).exists() for kept in KEPT.values()):
         Lake(name).snapshot()
 
 
 def describe(folder: str | Path) -> Description:
-    """Days, positions and columns of a lake, from its commits alone."""
+    """Days, positions and columns of a lake, from its commits."""
     lake = Lake(folder)
     snapshot = lake.snapshot()
     days: dict[str, list[int]] = {}

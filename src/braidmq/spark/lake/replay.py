@@ -1,7 +1,7 @@
-"""Rows of a lake back into a topic: chosen by time, key or SQL, with their keys, headers and timestamps.
+"""Replays rows of a lake into a topic: chosen by time, key or SQL, with their keys, headers and timestamps.
 
-Rows are sent in the order they had: all rows of one partition of a topic go through one task, by offset. By
-default the key decides about the partition, as with any producer; rows without a key spread out.
+Rows are sent in their original order: all rows of one partition of a topic go through one task, by offset. By
+default the key decides the partition, as with any producer; rows without a key are spread out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from braidmq.spark.sink.options import parse_sink
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows: all conditions that are given must hold."""
+    """Which rows: all given conditions must hold."""
 
     from_ms: int | None = None
     until_ms: int | None = None
@@ -35,7 +35,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a selection holds of one topic and day."""
+    """The size of a selection for one topic and day."""
 
     topic: str
     date: str
@@ -58,12 +58,12 @@ def select(spark: SparkSession, name: str, chosen: Selection) -> DataFrame:
         try:
             rows = rows.filter(chosen.where)
         except (AnalysisException, ParseException) as error:
-            raise LakeError(f"the condition {chosen.where!r} is not right: {first_line(error)}") from None
+            raise LakeError(f"the condition {chosen.where!r} is wrong: {first_line(error)}") from None
     return rows
 
 
 def counts(rows: DataFrame) -> list[Count]:
-    """How much would be sent, by topic and day."""
+    """The size of the selection, by topic and day."""
     grouped = rows.groupBy("topic", "date").agg(
         fn.count("*").alias("rows"), fn.coalesce(fn.sum(fn.octet_length("value")), fn.lit(0)).alias("bytes")
     )
@@ -79,10 +79,10 @@ def replay(
     keep_partitions: bool = False,
     client_options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Sends rows to a topic, each as the record it was, all of them or none; False if that was done before.
+    """Sends rows to a topic as the records they were, all or none; False if that was done before.
 
-    What was sent under a `write_id` is not sent again, nor is anything else under that name. A write that
-    was decided and then killed is brought to its end.
+    Nothing more is sent under a `write_id` that was used. A write that was killed after its decision is
+    completed.
     """
     options = {**(client_options or {}), "bootstrap.servers": bootstrap, "topic": topic, "writeId": write_id}
     known = parse_sink(options, streaming=False, overwrite=False)
@@ -94,9 +94,9 @@ def replay(
 
 
 def as_records(rows: DataFrame, keep_partitions: bool) -> DataFrame:
-    """The columns a sink takes, in the order in which they are to be sent."""
+    """The columns of a sink, with rows in the order to send them."""
     ordered = rows.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
-    # A record may have no time, which a producer has to fill in.
+    # A record may have no time; a producer must set one.
     timestamp = fn.when(fn.unix_micros("timestamp") >= 0, fn.col("timestamp")).alias("timestamp")
     kept = ["partition"] if keep_partitions else []
     return ordered.select("key", "value", "headers", timestamp, *kept)

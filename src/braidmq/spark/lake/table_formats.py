@@ -1,8 +1,8 @@
-"""Topics into a table of Iceberg, Delta or another format that the user's Spark session has, and out of it.
+"""Tables of Iceberg, Delta or another format of the user's Spark session: archiving into them, and reading.
 
-These formats keep a log of commits of their own and remember which batch of which query they have; with
-Spark's checkpoint that makes an archive exactly once. Here is only the query: what is read, and which date a
-row belongs to. For the way back, a folder's format is known by what the format keeps in it.
+These formats have their own log of commits and record which batch of which query they have; with Spark's
+checkpoint that makes an archive exactly once. Here is only the query: what is read, and the date of a row.
+For reading, a folder's format is recognised by its files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PACKAGES = {
 }
 CHECKPOINT = "_checkpoints/braid"
 KEPT = {"delta": "_delta_log", "iceberg": "metadata/version-hint.text", "parquet": "_spark_metadata"}
-"""By which a folder's format is known; the last is of Spark's own streaming sink."""
+"""The files by which a folder's format is recognised; the last is of Spark's own streaming sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +48,26 @@ class Target:
         if not self.is_path:
             raise LakeError(
                 f"table {self.to} needs a folder for the offsets: add --checkpoint DIR"
-                f" (or write ./{self.to} if that is to be a folder)"
+                f" (or write ./{self.to} for a folder)"
             )
         return f"{self.to.rstrip('/')}/{CHECKPOINT}"
 
 
 def check_format(spark: SparkSession, name: str) -> None:
-    """LakeError when the session cannot write this format."""
+    """LakeError if the session cannot write this format."""
     try:
         spark.read.format(name).load("/nowhere")
     except Exception as error:
-        # Any other refusal is about the path, so the format is there; that is all we wanted to know.
+        # Any other error is about the path, so the format exists.
         if "DATA_SOURCE_NOT_FOUND" in str(error) or "ClassNotFoundException" in str(error):
-            advice = PACKAGES.get(name, "the jar that has it")
+            advice = PACKAGES.get(name, "the jar of the format")
             raise LakeError(
-                f"this Spark session has no format {name!r}; add --config spark.jars.packages=… with {advice}"
+                f"this Spark session has no format {name!r}; add --conf spark.jars.packages=… with {advice}"
             ) from None
 
 
 def start(spark: SparkSession, job: Archive, target: Target, every_s: float | None) -> StreamingQuery:
-    """Starts the archive: once over what there is, or every `every_s` seconds."""
+    """Starts the archive: once up to the current ends, or every `every_s` seconds."""
     check_format(spark, target.format)
     if isinstance(job.decode, Json) and job.decode.fields is None:
         raise LakeError(f"--format {target.format} with --decode needs the columns: add --schema")
@@ -95,11 +95,11 @@ def start(spark: SparkSession, job: Archive, target: Target, every_s: float | No
     try:
         return writer.start(target.to) if target.is_path else writer.toTable(target.to)
     except AnalysisException as error:
-        raise LakeError(f"{target.format} does not take {target.to}: {first_line(error)}") from None
+        raise LakeError(f"{target.format} cannot write {target.to}: {first_line(error)}") from None
 
 
 def read_table(spark: SparkSession, name: str) -> DataFrame | None:
-    """The rows of a table that is not ours, by folder or by name; None where there is none."""
+    """The rows of a table of another format, by folder or by name; None if there is none."""
     if "/" not in name and not Path(name).exists():
         return spark.table(name) if _is_table(spark, name) else None
     for format_, kept in KEPT.items():
@@ -113,12 +113,12 @@ def _is_table(spark: SparkSession, name: str) -> bool:
     try:
         return spark.catalog.tableExists(name)
     except AnalysisException:
-        # No name that SQL knows, or of a catalog that the session does not have.
+        # Not a valid name in SQL, or of a catalog that the session does not have.
         return False
 
 
 def _exists(spark: SparkSession, path: str) -> bool:
-    """Whether there is such a file, wherever the session's file systems reach."""
+    """Whether this file exists, on any file system of the session."""
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     return bool(place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(place))

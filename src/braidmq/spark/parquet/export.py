@@ -1,7 +1,7 @@
 """Topics as a folder of plain Parquet: what `read(…).write.parquet(path)` makes, without the JVM in between.
 
-The files are written beside the folder, synced, and come into place in one step: a reader finds the whole
-export or none. For an archive that goes on, exactly once, there is the lake (`lake/`).
+The files are written beside the folder and synced, then the folder is renamed into place: readers see the
+whole export or none of it. For an archive that continues, exactly once, use the lake (`lake/`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CODECS = ("none", "snappy", "gzip", "lz4", "zstd")
-"""Those that Spark reads back."""
+"""The codecs that Spark can read."""
 SUCCESS = "_SUCCESS"
-"""As Spark leaves it where a write has ended well."""
+"""Spark's marker of a write that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def export(
     if codec not in CODECS:
         close = difflib.get_close_matches(codec, CODECS, n=1)
         advice = f"; did you mean {close[0]!r}?" if close else ""
-        raise OptionError(f"codec is {codec!r}, and one of {', '.join(CODECS)} is wanted{advice}")
+        raise OptionError(f"codec is {codec!r}; it must be one of {', '.join(CODECS)}{advice}")
     target = _target(str(path), overwrite)
     query, columns = asked(bootstrap_servers, subscribe, schema, options)
     planned = planned_tasks(query)
@@ -78,7 +78,7 @@ def export(
             lambda number: ExportedFile(staging, f"part-{number:05d}-{uuid.uuid4().hex}", columns, codec),
         )
         if not written:
-            # As Spark does it: whoever reads the folder finds the columns.
+            # As Spark does, so that readers of the folder find the columns.
             written = ExportedFile(staging, "part-00000", columns, codec).close()
         _take(staging, made, written)
         _replace(target, made, scratch / "replaced", overwrite)
@@ -96,8 +96,8 @@ class ExportedFile:
             self._file = GroupedFile(staging / f"{stem}.{extension}", columns, codec)
         except FileNotFoundError:
             raise OptionError(
-                f"{staging.parent.parent} of the driver is not there on {socket.gethostname()}; on a cluster"
-                " path must be on a file system that the driver and all workers share"
+                f"{staging.parent.parent} exists on the driver but not on {socket.gethostname()};"
+                " on a cluster path must be on a file system that the driver and all workers share"
             ) from None
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -114,7 +114,7 @@ def _target(path: str, overwrite: bool) -> Path:
         parsed = urlparse(path)
         if parsed.scheme != "file":
             raise OptionError(
-                f"{path}: an export goes to a local or mounted file system; for others write"
+                f"{path}: export writes to local or mounted file systems only; for others use"
                 " read(…).write.parquet(path)"
             )
         path = unquote(parsed.path)
@@ -122,24 +122,24 @@ def _target(path: str, overwrite: bool) -> Path:
     if not target.exists():
         return target
     if not overwrite:
-        raise OptionError(f"{target} is there already; choose another folder, or write overwrite=True")
+        raise OptionError(f"{target} exists; choose another folder, or set overwrite=True")
     if not target.is_dir() or any(not _is_ours(entry) for entry in target.iterdir()):
-        raise OptionError(f"{target} holds more than Parquet files, and is not overwritten")
+        raise OptionError(f"{target} holds other files than Parquet; choose another folder")
     return target
 
 
 def _is_ours(entry: Path) -> bool:
-    """Whether a file is of the kind that an export, or Spark, would write."""
+    """Whether an export, or Spark, could have written this file."""
     return entry.is_file() and (entry.suffix in (".parquet", ".crc") or entry.name == SUCCESS)
 
 
 def _take(staging: Path, made: Path, written: list[WrittenFile]) -> None:
-    """Moves what tasks have told of. Whoever is still writing, though nobody waits for it, stays behind."""
+    """Moves the files that tasks reported; files of abandoned attempts that still run stay in `staging`."""
     for each in written:
         file = staging / each.file
         if not file.is_file():
             raise OptionError(
-                f"{staging.parent.parent} of the driver is another one on the workers; on a cluster path"
+                f"{staging.parent.parent} differs between the driver and the workers; on a cluster path"
                 " must be on a file system that all of them share"
             )
         file.rename(made / each.file)
@@ -148,7 +148,7 @@ def _take(staging: Path, made: Path, written: list[WrittenFile]) -> None:
 
 
 def _replace(target: Path, made: Path, replaced: Path, overwrite: bool) -> None:
-    """Puts the new folder in place; the old one, if there is one, is in `replaced` then."""
+    """Renames the new folder into place; an old one is moved to `replaced`."""
     is_there = overwrite and target.exists()
     if is_there:
         target.rename(replaced)
@@ -158,6 +158,6 @@ def _replace(target: Path, made: Path, replaced: Path, overwrite: bool) -> None:
         if is_there:
             replaced.rename(target)
         elif target.exists():
-            raise OptionError(f"{target} was made by somebody else meanwhile; nothing was exported") from None
+            raise OptionError(f"{target} was created meanwhile; nothing is exported") from None
         raise
     RealDisk().sync_directory(target.parent)

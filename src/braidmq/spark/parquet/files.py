@@ -1,7 +1,7 @@
-"""Parquet straight from the tasks that read a topic: rows that nobody changes need no way through the JVM.
+"""Parquet straight from the tasks that read a topic: unchanged rows need not pass through the JVM.
 
-A task writes what it reads, in the order of the topic, and tells which files those are. Only files that were
-told of are taken: what a task that failed or came second has left behind stays where it was written.
+A task writes what it reads, in the order of the topic, and reports its files. Only reported files are used:
+files of failed or duplicate attempts stay where they were written.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 REPEATING = ("key", "topic", "partition", "timestamp", "timestampType", "headers.list.element.key", "tag")
-"""Columns worth a dictionary; one of values would only be given up again."""
+"""Columns worth a dictionary; values seldom repeat."""
 SEARCHED = ("partition", "offset", "timestamp")
-"""Columns whose least and greatest stand in the footer, for readers to skip by."""
+"""Columns with minimum and maximum in the footer, by which readers skip row groups."""
 
 
 class WrittenFile(NamedTuple):
-    """A file that a task has finished, by its name below the folder it was told to write to."""
+    """A file that a task has finished, by its path in the folder that the task writes to."""
 
     file: str
     rows: int
@@ -53,7 +53,7 @@ def written_by_tasks(
     planned: list[Task],
     files_of: Callable[[int], Files],
 ) -> list[WrittenFile]:
-    """Reads each task's rows into the files it is given by its number, and tells which they are."""
+    """Writes each task's rows to the files that its number gets, and returns those files."""
     numbers = spark.range(0, len(planned), 1, max(1, len(planned)))
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ def assemble(
 
 
 def _declared(tree: Node) -> list[str]:
-    """The names of all sources and steps, those that could not be read among them."""
+    """The names of all sources and steps, including those that could not be parsed."""
     found: list[str] = []
     for part in ("sources", "steps"):
         section = tree.value.get(part) if isinstance(tree.value, dict) else None

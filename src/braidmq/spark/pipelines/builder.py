@@ -12,7 +12,7 @@
 
     pipe.sink("out", source="large", topic="large-orders", key="id")
 
-Keywords are the keys of the YAML file, and are checked by the same code; a mistake names the line of the
+Keywords are the keys of the YAML file, and the same code checks them; an error shows the line of the
 call. The arguments of a decorated function are the names of its inputs.
 """
 
@@ -36,7 +36,7 @@ is_loading = ContextVar("is_loading", default=False)
 
 
 class PipelineBuilder:
-    """A pipeline being written. `build` gives the finished model, or raises with every mistake."""
+    """A pipeline under construction. `build` returns the model, or raises with every mistake."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         frame = sys._getframe(2)
@@ -68,7 +68,7 @@ class PipelineBuilder:
         self._add("sinks", name, _renamed(keys), self._here())
 
     def build(self, options: Mapping[str, str] | None = None) -> Pipeline:
-        """The pipeline as a whole; `options` are for every topic, before its own."""
+        """The finished pipeline; `options` are for every topic, and win over those of the pipeline."""
         entries: dict[str, Any] = {key: Node.of(value, self._line) for key, value in self._settings.items()}
         for part, named in self._parts.items():
             if named:
@@ -78,12 +78,12 @@ class PipelineBuilder:
         return assemble(tree, Path(self._file).parent, Notebook(self._file), options)
 
     def run(self, *, once: bool = False, **options: Any) -> None:
-        """Runs it here and now, until it is stopped; with `once`, until everything there is has been read."""
+        """Runs it until it is stopped; with `once`, until everything has been read."""
         from braidmq.spark.pipelines.runner import run
 
         if is_loading.get():
             raise PipelineError(
-                f"{self._file}:{self._here()}: run() is called while the file is read; write it below"
+                f"{self._file}:{self._here()}: run() is called while the file is loaded; put it under"
                 ' if __name__ == "__main__":'
             )
         run(self.build(), once=once, **options)
@@ -107,7 +107,7 @@ class PipelineBuilder:
 
 
 def _renamed(keys: dict[str, Any]) -> dict[str, Any]:
-    """`from` is a word of Python: in a program it is called source."""
+    """`from` is a keyword of Python, so programs write `source`."""
     return {"from" if key == "source" else key: value for key, value in keys.items()}
 
 

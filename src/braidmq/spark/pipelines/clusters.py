@@ -1,6 +1,6 @@
-"""The cluster of a topic in a pipeline, for what is asked of it on the driver: topics, offsets, a sample.
+"""The cluster of a topic in a pipeline, from which the driver reads topics, offsets and samples.
 
-`options` at the top of a file are for every topic; a source or sink may add its own, or say otherwise.
+`options` at the top of a file are for every topic; a source or sink may add its own, or override them.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from braidmq.spark.pipelines.model import Options, Pipeline, TopicSink, TopicSou
 CLIENT_ID = "braid-pipeline"
 TIMEOUT_S = 10.0
 OF_THE_VALUE = "value."
-"""How options begin that are for the parser or writer of values."""
+"""The prefix of options for the parser or writer of values."""
 
 
 def topic_options(pipeline: Pipeline, own: Options = ()) -> dict[str, str]:
-    """The options of `format("braid")` for a topic with these options of its own."""
+    """The options of `format("braid")` for a topic that has these options."""
     first = {"bootstrap.servers": pipeline.bootstrap}
     return merged(first, dict(pipeline.options), dict(about_topics(own)))
 
 
 def about_topics(own: Options) -> Options:
-    """Those that are not for a parser."""
+    """Options that are not for a parser."""
     return tuple((name, text) for name, text in own if not name.startswith(OF_THE_VALUE))
 
 
 def about_values(own: Options) -> dict[str, str]:
-    """Those that are for the parser or writer of values, such as `value.sep`, by Spark's names."""
+    """Options for the parser or writer of values, such as `value.sep`, by Spark's names."""
     return {name.removeprefix(OF_THE_VALUE): text for name, text in own if name.startswith(OF_THE_VALUE)}
 
 
 def mistake_in(own: Options, known: Collection[str]) -> str | None:
-    """What is wrong with the names of options, of which `known` are right beside those of connections."""
+    """Checks the names of options: `known` and those of connections are right."""
     try:
         CheckedOptions(dict(about_topics(own)), known, "a topic")
     except OptionError as error:
@@ -46,7 +46,7 @@ def mistake_in(own: Options, known: Collection[str]) -> str | None:
 
 
 def connection_options(own: Options) -> Options:
-    """Those that say how a cluster is reached, for a topic that lies beside another."""
+    """The options of the connection, for another topic on the same cluster."""
     return tuple((name, text) for name, text in own if name.lower().removeprefix(PREFIX) in CLIENT_OPTIONS)
 
 

@@ -1,10 +1,10 @@
 """A checkpoint belongs to the pipeline that made it: what may change in the file, and what may not.
 
-Spark goes on from a checkpoint by position: the first source's offsets to the first source, an operator's
-state to the operator that now stands in its place. A file that changed too much would be given the wrong
-offsets or state, and produce wrong results rather than an error. So what each query was made of is written
-beside its checkpoint and compared before the query starts. `fixed` must be the same; `noted` may change, and
-the user is told what that does.
+Spark continues from a checkpoint by position: the first source gets the first source's offsets, an operator
+gets the state of the operator at the same position. A pipeline that changed too much would get wrong offsets
+or state, and produce wrong results instead of an error. So a description of each query is stored with its
+checkpoint and compared before the query starts. `fixed` must be the same; `noted` may change, and the user
+gets a note about the effect.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ WORDS_END = " \n,<({["
 _SPAN = re.compile(r'\{"seconds": ([\d.]+)\}')
 
 States = Mapping[str, Mapping[str, str]]
-"""What each query keeps between batches, by what is told about it (`STATE`, `COLUMNS`)."""
+"""What each query keeps between batches, by kind (`STATE`, `COLUMNS`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryShape:
-    """What a query is made of."""
+    """A description of a query."""
 
     fixed: dict[str, str]
     noted: dict[str, str]
@@ -67,7 +67,7 @@ def describe(pipeline: Pipeline) -> dict[str, QueryShape]:
 
 
 def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
-    """Refuses what the checkpoint cannot follow; the notes are what it can, and what that means."""
+    """PipelineError for a change that the checkpoint cannot follow; returns notes about other changes."""
     before = _load(checkpoint)
     if before is None:
         return []
@@ -86,21 +86,21 @@ def check(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
             changes.setdefault(each, []).append(name)
     notes += [_note(names, *each) for each, names in changes.items()]
     notes += [
-        f"query {name} is gone; its checkpoint stays" for name in before if name not in describe(pipeline)
+        f"query {name} was removed; its checkpoint stays" for name in before if name not in describe(pipeline)
     ]
     return notes
 
 
 def _refusal(pipeline: Pipeline, checkpoint: Checkpoint, query: str, what: str, was: str, now: str) -> str:
     return (
-        f"{pipeline.location.file}: query {query} cannot go on from {checkpoint.directory}:"
-        f" {_change(what, was, now)}. Undo that, or write version: {pipeline.version + 1} in the file to"
-        " begin a new checkpoint (the old one stays)"
+        f"{pipeline.location.file}: query {query} cannot continue from {checkpoint.directory}:"
+        f" {_change(what, was, now)}. Undo that, or set version: {pipeline.version + 1} in the file to"
+        " begin a new checkpoint (the old one is kept)"
     )
 
 
 def check_states(pipeline: Pipeline, checkpoint: Checkpoint, states: States) -> None:
-    """The same for what is known only when Spark has analysed it: types, and what Python functions made."""
+    """The same for what only Spark's analysis knows: types, and the results of Python functions."""
     before = (checkpoint.read(FILE) or {}).get("states", {})
     for name, state in states.items():
         for what, now in state.items() if checkpoint.has_begun(name) else ():
@@ -110,7 +110,7 @@ def check_states(pipeline: Pipeline, checkpoint: Checkpoint, states: States) -> 
 
 
 def record(pipeline: Pipeline, checkpoint: Checkpoint, states: States | None = None) -> None:
-    """Writes down what the checkpoint is made by from now on. Queries that are gone may come back."""
+    """Stores the description of the pipeline. Removed queries stay, since they may come back."""
     queries = {name: asdict(made) for name, made in (_load(checkpoint) or {}).items()}
     queries |= {name: asdict(made) for name, made in describe(pipeline).items()}
     known = (checkpoint.read(FILE) or {}).get("states", {})
@@ -124,8 +124,8 @@ def _load(checkpoint: Checkpoint) -> dict[str, QueryShape] | None:
         return None
     if written.get("format") != FORMAT:
         raise PipelineError(
-            f"{checkpoint.directory} was written by another release (format {written.get('format')}); "
-            "give a new one with --checkpoint"
+            f"{checkpoint.directory} has the format of another release, {written.get('format')}; "
+            "use a new one with --checkpoint"
         )
     return {name: QueryShape(each["fixed"], each["noted"]) for name, each in written["queries"].items()}
 
@@ -139,11 +139,11 @@ def _differences(before: dict[str, str], now: dict[str, str]) -> Iterator[tuple[
 
 def _note(queries: list[str], what: str, was: str, now: str) -> str:
     text = f"{'query' if len(queries) == 1 else 'queries'} {', '.join(queries)}: {_change(what, was, now)}"
-    return text + ("; the checkpoint goes on from its own offsets" if what.startswith("start of") else "")
+    return text + ("; the checkpoint continues from its own offsets" if what.startswith("start of") else "")
 
 
 def _change(what: str, was: str, now: str) -> str:
-    """Both sides around the place where they part, in words."""
+    """Both texts around the first difference."""
     was, now = (_SPAN.sub(lambda span: str(Duration(float(span[1]))), text) for text in (was, now))
     if max(len(was), len(now)) <= SHOWN_LETTERS:
         return f"{what} was {was}, now {now}"
@@ -156,13 +156,13 @@ def _change(what: str, was: str, now: str) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """With how many letters both begin."""
+    """The length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def _shown(text: str, begin: int, after: int) -> str:
-    """Without the first and the last so many letters."""
+    """Without the first `begin` and the last `after` letters."""
     rest = text[begin : len(text) - after]
     cut = rest if len(rest) <= SHOWN_LETTERS else rest[: SHOWN_LETTERS - 1]
     return ("…" if begin else "") + cut + ("…" if len(cut) < len(text) - begin else "")
@@ -186,7 +186,7 @@ def _of_sink(pipeline: Pipeline, sink: Sink) -> QueryShape:
 
 
 def _reads(pipeline: Pipeline, name: str) -> str:
-    """The streams behind a name."""
+    """The streams that a name reads."""
     return ", ".join(_identity(source) for source in pipeline.sources_named(graph.streams_of(pipeline, name)))
 
 
@@ -197,7 +197,7 @@ def _identity(source: Source) -> str:
 
 
 def _note_source(source: Source | None, noted: dict[str, str], timed: dict[str, str]) -> None:
-    """`timed` takes the column of event time, on which state depends where there is any."""
+    """`timed` gets the column of event time, on which state depends, if there is one."""
     if source is None:
         return
     if isinstance(source, TopicSource):
@@ -209,7 +209,7 @@ def _note_source(source: Source | None, noted: dict[str, str], timed: dict[str, 
 
 
 def _state(pipeline: Pipeline, step: Step) -> str | None:
-    """What a step's state depends on; None for a step that keeps none."""
+    """What a step's state depends on; None for a step without state."""
     if isinstance(step, PythonStep):
         return None
     if isinstance(step, SqlStep):
@@ -220,7 +220,7 @@ def _state(pipeline: Pipeline, step: Step) -> str | None:
     left, right = (_reads(pipeline, name) for name in step.inputs)
     if not (left and right):
         return None
-    # The state of one side must not become that of the other; filters in front of them may change.
+    # The state of one side must not become that of the other; filters before them may change.
     return _text(step) if left == right else f"{_text(step, 'inputs')} of {left} and {right}"
 
 

@@ -1,8 +1,7 @@
-"""What made a query fail, in one sentence, and whether it may pass by itself.
+"""Why a query failed, in one sentence, and whether a retry may succeed.
 
-Spark's message of a failed query is a page: the exception, a stack in Java, and inside it the traceback of a
-Python worker. The sentence that matters is the last one of the innermost traceback. A bad record is looked up
-again and explained.
+Spark's message of a failed query is a page: the exception, a Java stack trace, and in it the traceback of a
+Python worker. The last line of the innermost traceback matters. A bad record is read again and explained.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _MAY_PASS = re.compile(
     r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
     r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
-    # Others wrote to a lake all the time; a batch that is done again is added once.
+    # Too many other writers in a lake; a batch that is retried is added once.
     r"|\blake\.commits\.Conflict\b"
-    # A worker that was killed, or one that took longer to start than Spark waits on a busy machine.
+    # A worker was killed, or took too long to start on a busy machine.
     r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )
 _BAD_RECORD = re.compile(r"braid: bad record (\S+) (\d+) (\d+)")
@@ -36,7 +35,7 @@ _SHUT_DOWN = re.compile(
 
 
 class SparkGone(PipelineError):
-    """Spark's own process has ended, or is about to."""
+    """Spark's process has ended, or is about to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,8 @@ def understand_failure(error: BaseException, pipeline: Pipeline) -> Failure:
 
 
 @contextmanager
-def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
-    """Turns what Spark and the bridge to its process raise into one sentence."""
+def in_one_sentence(pipeline: Pipeline) -> Iterator[None]:
+    """Turns exceptions of Spark and py4j into one sentence."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -66,7 +65,7 @@ def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         why = sentence(str(error))
         raise SparkGone(
-            f"Spark's own process is gone ({why}); run it again, it goes on from its checkpoint"
+            f"Spark's process has ended ({why}); run it again to continue from its checkpoint"
         ) from error
 
 
@@ -77,8 +76,8 @@ def _explain_bad(pipeline: Pipeline, topic: str, partition: int, offset: int) ->
     reason = _reason(pipeline, source, partition, offset) if source else "it does not fit the schema"
     where = f"{source.location}: " if source else ""
     return (
-        f"{where}topic {topic}, partition {partition}, offset {offset} cannot be read: {reason}. Mend the"
-        f" schema, or say where such records go: bad_records: {{topic: {topic}.bad}}, or bad_records: drop"
+        f"{where}topic {topic}, partition {partition}, offset {offset} cannot be read: {reason}. Correct the"
+        f" schema, or set bad_records: {{topic: {topic}.bad}} or bad_records: drop"
     )
 
 

@@ -1,4 +1,4 @@
-"""What sources and steps share: watermarks, and Spark's errors with the line they belong to."""
+"""What sources and steps share: watermarks, and Spark's errors with their line in the file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:ti
 
 
 @contextmanager
-def told_at(location: Location, what: str) -> Iterator[None]:
-    """Turns an error of Spark's analysis into one that names the line."""
+def with_location(location: Location, what: str) -> Iterator[None]:
+    """Turns an error of Spark's analysis into one with the line in the file."""
     try:
         yield
     except PySparkException as error:
@@ -49,18 +49,18 @@ def with_watermark(frame: DataFrame, watermark: Watermark | None, location: Loca
 
 
 def stateful_operators(frame: DataFrame) -> str:
-    """The operators that keep state, as Spark describes them, without the numbers of a session."""
+    """The operators that keep state, in Spark's words without the ids of a session."""
     plan = str(frame._jdf.queryExecution().analyzed().toString())
-    # A tilde marks what belongs to a stream; newer releases write it, older ones do not.
+    # Newer releases of Spark mark operators of a stream with a tilde.
     lines = (line.strip(" :+-").removeprefix("~") for line in plan.splitlines())
     kept = [line for line in lines if line.startswith(STATEFUL)]
     return re.sub(r"#\d+L?(-T\d+ms)?", "", "; ".join(kept))
 
 
 def kept_columns(frame: DataFrame) -> str:
-    """What each stateful operator keeps, with its types: rows of a state are read back by position.
+    """The state columns of each operator with their types: Spark reads rows of a state by position.
 
-    Spark keeps the columns that are used further on, so the plan is asked for after its optimiser.
+    Spark keeps only columns that are used later, so this is the plan after the optimiser.
     """
     plan: Any = frame._jdf.queryExecution().analyzed()
     if any(_kept(plan)):
@@ -90,14 +90,14 @@ def _types(expressions: Any) -> str:
 
 
 def _all(sequence: Any) -> list[Any]:
-    """A sequence of Scala as a list."""
+    """A Scala sequence as a list."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def output_mode(frame: DataFrame, *modes: str) -> str:
-    """The first of these modes in which Spark can run a stream; with none, raises what is against the last.
+    """The first of these modes in which Spark can run a stream; without any, raises the error of the last.
 
-    Spark itself looks when a query is started, which is too late: others of the pipeline run by then.
+    Spark itself checks when a query starts, which is too late: other queries of the pipeline run then.
     """
     for mode in modes[:-1]:
         with suppress(PySparkException):
@@ -116,7 +116,7 @@ def _checked_mode(frame: DataFrame, mode: str) -> str:
 
 
 def columns_there(frame: DataFrame, names: tuple[str, ...], location: Location, what: str) -> None:
-    """Refuses names of columns that an input does not have."""
+    """PipelineMistakes for columns that an input does not have."""
     for name in names:
         if name not in frame.columns:
             raise PipelineMistakes.at(

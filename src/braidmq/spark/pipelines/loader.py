@@ -1,4 +1,4 @@
-"""A pipeline from its file: YAML, or a Python program that makes one with decorators."""
+"""Loads a pipeline from its file: YAML, or a Python program with decorators."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from braidmq.spark.pipelines.model import Pipeline
 
 
 def load(path: str | Path, options: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline a file describes; `PipelineMistakes` with every line that is wrong.
+    """The pipeline of a file; `PipelineMistakes` with every wrong line.
 
-    `options` are for every topic, before those of the same meaning at the top of the file.
+    `options` are for every topic, and win over those at the top of the file.
     """
     file = Path(path)
     if not file.is_file():
@@ -43,13 +43,13 @@ def _from_program(file: Path, options: Mapping[str, str] | None) -> Pipeline:
     builders = [each for each in vars(load_module(file)).values() if isinstance(each, PipelineBuilder)]
     if len(builders) != 1:
         raise PipelineError(
-            f"{file} makes {len(builders) or 'no'} pipelines; it must hold one: pipe = pipeline('name')"
+            f"{file} has {len(builders) or 'no'} pipelines; it must have one: pipe = pipeline('name')"
         )
     return builders[0].build(options)
 
 
 def load_module(file: Path) -> ModuleType:
-    """Runs a Python file as a module of its own name; its directory is importable, as with `python FILE`."""
+    """Imports a Python file as a module; its directory is on the path, as with `python FILE`."""
     directory = str(file.resolve().parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)

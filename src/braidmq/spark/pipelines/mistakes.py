@@ -1,7 +1,7 @@
-"""What is wrong with a pipeline, told with its place and, where one is near, the right name.
+"""Errors in a pipeline, with file, line and, if one is close, the right name.
 
 All mistakes of a file are collected and shown together, each as `file:line: what; what to do`, before Spark
-is started: a session takes seconds, a typing error should not.
+starts: a session takes seconds, and a typing error should not.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from braidmq.spark.errors import UserError
 
 MISTAKES_MAX = 50
-"""A file that is no pipeline at all would otherwise fill the screen."""
+"""Otherwise a file that is no pipeline at all would fill the screen."""
 
 
 class PipelineError(UserError):
-    """A pipeline cannot be read, started or continued; the text says why and what to do."""
+    """A pipeline cannot be loaded, started or continued; the text says why and what to do."""
 
 
 class NotInstalled(PipelineError):
@@ -28,14 +28,14 @@ class NotInstalled(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where something was written, and on which lines its keys are."""
+    """File and line of a part, and the lines of its keys."""
 
     file: str
     line: int
     keys: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, key: str) -> Location:
-        """Where a key of it stands; its own place if it is not written there."""
+        """The location of a key; that of the whole part if the key is not written."""
         return Location(self.file, self.keys.get(key, self.line))
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Notebook:
 
 
 def where_it_failed(error: Exception, file: str) -> str:
-    """What a user's own code raised, with the last line of their file on the way to it."""
+    """An exception of the user's code, with the innermost line of their file."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = Path(file).resolve()
     lines = (frame.lineno for frame in reversed(frames) if Path(frame.filename).resolve() == theirs)
@@ -95,7 +95,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean x?` where one is near, else what there is to choose from."""
+    """`; did you mean x?` if a name is close, else the list of names."""
     names = list(known)
     meant = closest(name, names)
     if meant is not None:

@@ -19,7 +19,7 @@ from braidmq.spark.pipelines.mistakes import Location
 
 WEEK = Duration(7 * 86_400)
 Options = tuple[tuple[str, str], ...]
-"""Options handed to Spark or to the broker's client as they are."""
+"""Options that go to Spark or to the client unchanged."""
 
 
 class ValueFormat(StrEnum):
@@ -46,7 +46,7 @@ class Start(StrEnum):
 
 
 class BadRecords(StrEnum):
-    """What becomes of a value that does not fit its format and schema."""
+    """What to do with a value that does not fit its format and schema."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -69,7 +69,7 @@ class JoinKind(StrEnum):
 
 
 class Metadata(StrEnum):
-    """What a record carries beside its value; asked for, it is a column with a leading underscore."""
+    """What a record has besides its value; as a column it has a leading underscore."""
 
     KEY = "key"
     TOPIC = "topic"
@@ -89,7 +89,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """Records of a topic. `schema` is a DDL string; None with `sample_records` means: look at some."""
+    """Records of a topic. `schema` is a DDL string; None with `sample_records` means that it is inferred."""
 
     name: str
     location: Location
@@ -267,7 +267,7 @@ Sink = TopicSink | LakeSink | UpsertSink
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The whole of it. `directory` is what relative paths are relative to."""
+    """A whole pipeline. Relative paths are relative to `directory`."""
 
     name: str
     location: Location
@@ -285,14 +285,14 @@ class Pipeline:
 
     @property
     def checkpoint_directory(self) -> Path:
-        """A new version begins with a new one; the old one stays."""
+        """A new version begins with a new checkpoint; the old one is kept."""
         return self.checkpoint / f"v{self.version}"
 
     def source(self, name: str) -> Source | None:
         return next((source for source in self.sources if source.name == name), None)
 
     def sources_named(self, names: tuple[str, ...]) -> list[Source]:
-        """In the order of the names."""
+        """In the order of names."""
         return [source for name in names for source in self.sources if source.name == name]
 
     def step(self, name: str) -> Step | None:

@@ -1,6 +1,6 @@
-"""Changes of each key in their order, as a stream: what comes after a newer change of its key is left out.
+"""Changes of each key in order, as a stream: a change that comes after a newer one of its key is dropped.
 
-One value per key is remembered, the order of the newest change.
+The state has one value for each key, the order of the newest change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _newer_than_state(order_by: tuple[str, ...]) -> Keep:
 
 
 def _order(value: Any, order_by: tuple[str, ...]) -> tuple[tuple[int, Any], ...]:
-    """Sorts like Spark does: what is not there comes before everything else, NaN after it."""
+    """Sorts like Spark: null before everything else, NaN after it."""
     return tuple(_rank(_plain(value[name])) for name in order_by)
 
 
@@ -60,5 +60,5 @@ def _rank(part: Any) -> tuple[int, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """pandas' own times as Python's, for the state."""
+    """Times of pandas as those of Python, for the state."""
     return value.to_pydatetime() if isinstance(value, pd.Timestamp) else value

@@ -1,7 +1,7 @@
 """From the tree of a file to the model, with every key checked.
 
-Each kind of source, step and sink has one function here, which is the whole list of its keys. What concerns
-several of them together (names, order, watermarks) is in `checks`.
+Each kind of source, step and sink has one function here, with all its keys. What concerns several parts
+together (names, order, watermarks) is in `checks`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
 def read(node: Node, directory: Path, notebook: Notebook) -> Pipeline:
-    """The pipeline a tree describes. Mistakes go to the notebook; with any, the result is not to be used."""
+    """The pipeline of a tree. Mistakes go to the notebook; do not use the result if there are any."""
     top = Section(node, "the pipeline", notebook)
     name = top.text("pipeline", required=True) or "unnamed"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
@@ -114,7 +114,7 @@ def _checkpoint(top: Section, directory: Path, name: str) -> Path:
 
 
 class _Parser:
-    """Reads the parts of one file."""
+    """Parses the parts of one file."""
 
     def __init__(self, directory: Path, notebook: Notebook) -> None:
         self._directory = directory
@@ -160,7 +160,7 @@ class _Parser:
         return kinds[kind](name, section) if kind else None
 
     def _location(self, section: Section, inner: Section | None = None) -> Location:
-        """`inner` has keys of its own: those of a window, a join and the like."""
+        """`inner` has more keys: those of a window, a join and the like."""
         lines = section.lines | (inner.lines if inner is not None else {})
         return Location(self._notebook.file, section.line, lines)
 
@@ -193,12 +193,12 @@ class _Parser:
         return replace(source, schema=schema, sample_records=sample)
 
     def _avro(self, section: Section, use: Callable[[AvroSchema], object]) -> AvroSchema | None:
-        """The schema itself, or a file that holds it; `use` finds what is wrong with it."""
+        """The schema itself, or a file with it; `use` raises AvroError if it is wrong."""
         framing = section.choice("framing", Framing, Framing.PLAIN)
         registry_id = section.number("registry_id", 0) if framing is Framing.REGISTRY else 0
         text = section.text("schema")
         if text is None:
-            section.note(f"{section.what} needs schema: an Avro schema, or a file that holds one (.avsc)")
+            section.note(f"{section.what} needs schema: an Avro schema, or a file with one (.avsc)")
             return None
         if not text.startswith(("{", "[", '"')):
             file = self._directory / text
@@ -241,7 +241,7 @@ class _Parser:
         stream = _stream(section, False)
         if stream and is_directory:
             section.note(
-                f"{section.what}: an upserted table is read as a table, not as a stream",
+                f"{section.what}: an upserted table cannot be read as a stream; use read: table",
                 section.line_of("read"),
             )
         return TableSource(
@@ -276,7 +276,7 @@ class _Parser:
         if ("size" in inner) == ("gap" in inner):
             inner.note(f"{inner.what} needs either size (a window) or gap (a session)")
         if "slide" in inner and "size" not in inner:
-            inner.note("slide goes with size", inner.line_of("slide"))
+            inner.note("slide needs size", inner.line_of("slide"))
         compute = inner.options("compute")
         if not compute:
             inner.note(f"{inner.what} needs compute: a mapping of columns to aggregates, such as n: count(*)")
@@ -367,7 +367,7 @@ class _Parser:
         path = section.text("upsert", required=True) or ""
         if _SCHEME.match(path):
             section.note(
-                "upsert: the table lives in a directory that driver and workers share, not behind a URL",
+                "upsert: the table must be in a directory that driver and workers share, not a URL",
                 section.line_of("upsert"),
             )
         return UpsertSink(
@@ -430,7 +430,7 @@ def _watermark(section: Section) -> Watermark | None:
         brief = Section(Node.of({"delay": late.strip() or None}, node.line), "watermark", section.notebook)
         delay = brief.duration("delay")
         if not late.strip():
-            section.note("watermark is written as: column, 10 minutes", node.line)
+            section.note("watermark must be written as: column, 10 minutes", node.line)
     return Watermark(column.strip(), delay) if column and delay else None
 
 
@@ -446,7 +446,7 @@ def _bad_records(section: Section) -> tuple[BadRecords, str | None]:
         return BadRecords.SIDE_TOPIC, topic
     if node.value in ("fail", "drop"):
         return BadRecords(str(node.value)), None
-    section.note("bad_records is fail, drop, or a mapping: {topic: orders.bad}", node.line)
+    section.note("bad_records must be fail, drop, or a mapping: {topic: orders.bad}", node.line)
     return BadRecords.FAIL, None
 
 
@@ -472,19 +472,19 @@ def _start(section: Section) -> Start | int:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         section.note(
-            f"start: {text!r} is neither earliest, latest nor a time like 2026-11-15T21:00",
+            f"start: {text!r} must be earliest, latest or a time like 2026-11-15T21:00",
             section.line_of("start"),
         )
         return Start.EARLIEST
 
 
 def _schema(section: Section, format_: ValueFormat) -> tuple[str | None, int]:
-    """A DDL string, or how many records to look at for one."""
+    """A DDL string, or how many records to infer one from."""
     schema = section.text("schema")
     sample = section.number("sample", SAMPLE_RECORDS, 1, SAMPLE_RECORDS_MAX)
     if format_ in (ValueFormat.TEXT, ValueFormat.RAW):
         if schema is not None:
-            section.note(f"a {format_} source has the column value and no schema", section.line_of("schema"))
+            section.note(f"a {format_} source has the column value; remove schema", section.line_of("schema"))
         return None, 0
     if schema == INFER:
         return None, sample

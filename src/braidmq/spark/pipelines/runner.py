@@ -1,10 +1,10 @@
-"""Running a pipeline: from the model to streaming queries, kept alive until they are done or stopped.
+"""Runs a pipeline: turns the model into streaming queries and keeps them running.
 
-Each sink is a query with its own checkpoint. One that fails because a broker could not be reached is started
-again from its checkpoint, with growing pauses; any other failure stops the run, and is told in one sentence.
-A signal that asks for the end may reach Spark's own process too (systemd sends it to every process of a
-service). Then Spark ends under the queries, which is no failure of theirs. The run's status is written to the
-checkpoint as it changes, for `braid pipeline status` and the live table.
+Each sink is a query with its own checkpoint. A query that fails because a broker is unreachable is restarted
+from its checkpoint, with growing pauses; any other failure stops the run with one sentence. A signal to stop
+may reach Spark's process too (systemd sends it to every process of a service); that Spark ends then is no
+failure. The run's status is written to the checkpoint as it changes, for `braid pipeline status` and the
+live table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from braidmq.spark.pipelines import compatibility, graph, progress
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding, local_directory
-from braidmq.spark.pipelines.failures import Failure, SparkGone, told_in_a_sentence, understand_failure
+from braidmq.spark.pipelines.failures import Failure, SparkGone, in_one_sentence, understand_failure
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource, UpsertSink
 from braidmq.spark.pipelines.preflight import Preflight
@@ -38,9 +38,9 @@ SAVE_EVERY_S = 1.0
 STATUS_POLL_S = 0.05
 SOURCES_S_MAX = 10.0
 INITIALIZING = "Initializing"
-"""How Spark's words for the state of a query begin until its sources are there."""
+"""The beginning of Spark's status message until a query has its sources."""
 SIGNAL_S = 2.0
-"""How much later than Spark's process we may get a signal that was sent to both."""
+"""How much later than Spark's process this one may get a signal that was sent to both."""
 RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 1.0, 30.0
 
 Watcher = Callable[[RunStatus], None]
@@ -58,9 +58,9 @@ def run(
     watch: Watcher | None = None,
     tell: Teller | None = None,
 ) -> RunStatus:
-    """Runs until `stop` is set or, with `once`, until everything that was there has been read.
+    """Runs until `stop` is set or, with `once`, until everything has been read.
 
-    `watch` is called with the status a few times a second, `tell` with sentences for the user.
+    It calls `watch` with the status a few times a second, and `tell` with messages for the user.
     """
     if checkpoint is not None:
         pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
@@ -69,7 +69,7 @@ def run(
     with kept.held(), ExitStack() as held:
         status = _new_status(pipeline)
         try:
-            with _told_in_status(status, pipeline, kept, asked):
+            with _recorded_in_status(status, pipeline, kept, asked):
                 _hold_tables(pipeline, held)
                 for note in prepare(pipeline, kept):
                     (tell or _silent)(note)
@@ -87,10 +87,10 @@ def run(
 
 
 @contextmanager
-def _told_in_status(
+def _recorded_in_status(
     status: RunStatus, pipeline: Pipeline, checkpoint: Checkpoint, stop: threading.Event
 ) -> Iterator[None]:
-    """What goes wrong before there is a run is for `braid pipeline status` to tell, too."""
+    """Also records errors before the run begins, for `braid pipeline status`."""
     status.queries = [QueryStatus(name) for name in compatibility.describe(pipeline)]
     status.save(checkpoint)
     try:
@@ -119,7 +119,7 @@ def _new_status(pipeline: Pipeline) -> RunStatus:
 
 
 def _hold_tables(pipeline: Pipeline, held: ExitStack) -> None:
-    """An upserted table has one writer: another version of the pipeline, or another pipeline, stays out."""
+    """Locks upserted tables: each has one writer, of all pipelines and versions."""
     for sink in pipeline.sinks:
         if isinstance(sink, UpsertSink):
             others = f"another run, which upserts into it too; stop that one ({sink.location})"
@@ -127,7 +127,7 @@ def _hold_tables(pipeline: Pipeline, held: ExitStack) -> None:
 
 
 def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
-    """Everything that can go wrong before Spark is needed, and what the user should know."""
+    """All checks that need no Spark; returns notes for the user."""
     notes = compatibility.check(pipeline, checkpoint)
     preflight = Preflight(pipeline)
     try:
@@ -144,7 +144,7 @@ def _session(pipeline: Pipeline, master: str) -> SparkSession:
     from braidmq.spark.java.home import JavaMissing
     from braidmq.spark.session import SparkMissing
 
-    # What Spark logs about a failed query is what we tell in one sentence, with two pages of Java around it.
+    # Spark logs a failed query with two pages of Java; the run reports it in one sentence.
     try:
         return session(f"braid {pipeline.name}", master, log_level="OFF", config=settings(pipeline))
     except (JavaMissing, SparkMissing) as error:
@@ -152,7 +152,7 @@ def _session(pipeline: Pipeline, master: str) -> SparkSession:
 
 
 def settings(pipeline: Pipeline) -> dict[str, str]:
-    """Settings of Spark that a pipeline relies on; the file's own come last."""
+    """Spark settings that a pipeline needs; those of the file win."""
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(pipeline.parallelism),
@@ -191,7 +191,7 @@ class Run:
         self.status = _new_status(self.pipeline)
         self.status.ui = self.spark.sparkContext.uiWebUrl
         try:
-            with told_in_a_sentence(self.pipeline):
+            with in_one_sentence(self.pipeline):
                 self._start()
                 self._follow()
         except BaseException as error:
@@ -207,8 +207,8 @@ class Run:
         for name, text in settings(self.pipeline).items():
             if name.startswith("spark.sql."):
                 _set(self.spark, name, text)
-        # Spark looks for a sink's format in the session that is active in its thread. A thread that is new to
-        # Spark has none, and this is the call that makes it ours.
+        # Spark looks up a sink's format in the active session of the thread. A new thread has none, and this
+        # call sets it.
         self.spark.createDataFrame([], "nothing INT")
         compiled = compile_queries(self.spark, self.pipeline, self.checkpoint)
         states = {name: query.states for name, query in compiled.items()}
@@ -223,7 +223,7 @@ class Run:
         self.status.state = State.RUNNING
 
     def _is_asked_to_stop(self, error: PipelineError) -> bool:
-        """Where Spark's process is gone, the signal that ended it may be on its way to us."""
+        """After Spark's process has ended, waits for the signal that may have ended it."""
         return self.stop.wait(SIGNAL_S if isinstance(error, SparkGone) else 0)
 
     def _launch(self, query: SinkQuery) -> None:
@@ -232,7 +232,7 @@ class Run:
         query.status.state = State.RUNNING
 
     def _follow(self) -> None:
-        """Until all queries are done, one of them cannot go on, or the run is stopped."""
+        """Runs until all queries are done, one fails, or the run is stopped."""
         while not self.stop.is_set():
             changed = [self._look_after(query) for query in self._queries]
             if any(changed) or time.monotonic() - self._saved_s > SAVE_EVERY_S:
@@ -244,7 +244,7 @@ class Run:
             self.stop.wait(POLL_S)
 
     def _look_after(self, query: SinkQuery) -> bool:
-        """Takes over progress, restarts what may be restarted; whether anything changed."""
+        """Updates the status and restarts failed queries; returns whether anything changed."""
         if query.restart_at_s is not None:
             if time.monotonic() < query.restart_at_s:
                 return False
@@ -263,7 +263,7 @@ class Run:
         elif self.once:
             query.status.state = State.DONE
         else:
-            raise PipelineError(f"query {query.status.name} was stopped from outside of this run")
+            raise PipelineError(f"query {query.status.name} was stopped by another program")
         return True
 
     def _take_progress(self, query: SinkQuery) -> bool:
@@ -286,7 +286,7 @@ class Run:
         query.restarts_in_a_row += 1
         query.restart_at_s = time.monotonic() + query.pause_s
         (self.tell or _silent)(
-            f"query {query.status.name}: {failure.text}; again from its checkpoint in {query.pause_s:.0f} s"
+            f"query {query.status.name}: {failure.text}; restarting it in {query.pause_s:.0f} s"
         )
         query.pause_s = min(query.pause_s * 2, RESTART_PAUSE_MAX_S)
 
@@ -308,7 +308,7 @@ class Run:
 
 
 def _set(spark: SparkSession, name: str, text: str) -> None:
-    """A setting of SQL; one that is fixed with the session was given when that was made."""
+    """Sets a SQL setting; static settings were given to the new session."""
     from pyspark.errors import PySparkException
 
     try:
@@ -319,10 +319,10 @@ def _set(spark: SparkSession, name: str, text: str) -> None:
 
 
 def wait_for_sources(handle: StreamingQuery | None, stop: threading.Event) -> None:
-    """Until a query that was started has its sources, has ended, or takes too long.
+    """Waits until a started query has its sources, has ended, or takes too long.
 
-    Spark starts a Python process for each source and gives it ten seconds to connect, which no setting
-    changes. Those of many queries at once would keep each other from that on a small machine.
+    Spark starts a Python process for each source, which must connect within ten seconds; no setting changes
+    that. The processes of many queries at once would be too slow on a small machine.
     """
     until_s = time.monotonic() + SOURCES_S_MAX
     while handle is not None and handle.isActive and time.monotonic() < until_s:
@@ -331,14 +331,14 @@ def wait_for_sources(handle: StreamingQuery | None, stop: threading.Event) -> No
 
 
 def _stop(handle: StreamingQuery | None) -> None:
-    # Where Spark's own process is gone, so is the query.
+    # If Spark's process has ended, so has the query.
     with suppress(*_bridge_errors()):
         if handle is not None and handle.isActive:
             handle.stop()
 
 
 def _bridge_errors() -> tuple[type[Exception], ...]:
-    """What a call into Spark raises when its process is gone, or ends meanwhile."""
+    """What a call into Spark raises if its process has ended, or ends meanwhile."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -347,7 +347,7 @@ def _bridge_errors() -> tuple[type[Exception], ...]:
 
 @dataclass(frozen=True, slots=True)
 class CompiledSink:
-    """A way to start a query, and what it keeps between batches, as Spark has analysed it."""
+    """How to start a query, and its state after Spark's analysis."""
 
     start: Start
     states: Mapping[str, str] = field(default_factory=dict)
@@ -356,7 +356,7 @@ class CompiledSink:
 def compile_queries(
     spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint
 ) -> dict[str, CompiledSink]:
-    """All queries; Spark's analysis is done, nothing runs yet."""
+    """All queries, analysed by Spark and not yet started."""
     from braidmq.spark.pipelines import sinks
     from braidmq.spark.pipelines.clusters import connection_options
     from braidmq.spark.pipelines.frames import kept_columns, stateful_operators
@@ -366,13 +366,13 @@ def compile_queries(
     frames: dict[str, DataFrame] = {}
     made: dict[str, CompiledSink] = {}
     for sink in pipeline.sinks:
-        # Each query reads topics under its own name. The first one's parts are all there are: what no sink
-        # needs is analysed too, and later queries share what reads no stream of a topic.
+        # Each query reads topics under its own name. The first one gets all parts, so that parts without a
+        # sink are analysed too; later queries share parts that read no stream of a topic.
         own = _fed_by_topics(pipeline, sink.source) if made else _parts(pipeline)
         frames |= _frames(opener, own, sink.name, frames)
         frame = frames[sink.source]
-        behind = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
-        is_python = any(isinstance(step, PythonStep) for step in behind)
+        steps = (pipeline.step(name) for name in graph.upstream(pipeline, sink.source))
+        is_python = any(isinstance(step, PythonStep) for step in steps)
         states = {compatibility.STATE: stateful_operators(frame)} if is_python else {}
         states[compatibility.COLUMNS] = kept_columns(frame)
         made[sink.name] = CompiledSink(sinks.starter(frame, sink, pipeline, checkpoint), states)
@@ -394,7 +394,7 @@ def _parts(pipeline: Pipeline) -> list[str]:
 
 
 def _fed_by_topics(pipeline: Pipeline, name: str) -> list[str]:
-    """The parts behind a name that read a stream of a topic, in order."""
+    """The parts under a name that read a stream of a topic, in order."""
     return [
         each
         for each in graph.upstream(pipeline, name)
@@ -405,7 +405,7 @@ def _fed_by_topics(pipeline: Pipeline, name: str) -> list[str]:
 def _frames(
     opener: Opener, names: list[str], query: str, others: Mapping[str, DataFrame]
 ) -> dict[str, DataFrame]:
-    """These parts as DataFrames of one query, and as views, which SQL finds by name."""
+    """These parts as DataFrames of one query, and as views for SQL."""
     from braidmq.spark.pipelines import steps
 
     frames = dict(others)
@@ -421,7 +421,7 @@ def _frames(
 
 
 def _mapping(report: Any) -> Mapping[str, Any]:
-    """Spark's report as plain values, whichever of its releases made it."""
+    """Spark's report as plain values, for every supported release."""
     import json
 
     if isinstance(report, dict):

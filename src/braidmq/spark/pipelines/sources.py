@@ -1,7 +1,7 @@
 """Sources as DataFrames: topics, files and tables, as streams or as they stand.
 
-A schema that is to be found is found by looking at some records on the driver, and kept in the checkpoint:
-the next run must read the same columns, whatever has been sent since.
+The driver infers a missing schema from some records and keeps it in the checkpoint: the next run must read
+the same columns, whatever has been sent since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from braidmq.spark.options import merged
 from braidmq.spark.pipelines import formats, registry, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.clusters import about_values, connect, topic_options
-from braidmq.spark.pipelines.frames import told_at, with_watermark
+from braidmq.spark.pipelines.frames import with_location, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes, closest
 from braidmq.spark.pipelines.model import (
     FileFormat,
@@ -49,7 +49,7 @@ class Opener:
     checkpoint: Checkpoint
 
     def open(self, source: Source, query: str) -> DataFrame:
-        """The rows of a source for one query, under whose name the positions are published."""
+        """The rows of a source for one query, which publishes its positions under its name."""
         return with_watermark(self._frame(source, query), source.watermark, source.location)
 
     def _frame(self, source: Source, query: str) -> DataFrame:
@@ -70,7 +70,7 @@ class Opener:
     def records(self, source: TopicSource, query: str, *, with_headers: bool = False) -> DataFrame:
         """The records of a topic, undecoded; with their headers if the source asks for them, too.
 
-        Each query has a group, so that one that is stuck shows.
+        Each query has its own group, so that a stuck one is visible.
         """
         with_headers = with_headers or Metadata.HEADERS in source.metadata
         reader = self.spark.readStream if source.stream else self.spark.read
@@ -86,7 +86,7 @@ class Opener:
         return reader.format("braid").schema(formats.columns_read(with_headers)).options(**options).load()
 
     def _start(self, source: TopicSource) -> dict[str, str]:
-        """For queries that have no checkpoint yet; `Preflight.keep_starts` has settled what is not fixed."""
+        """For queries without a checkpoint; `Preflight.keep_starts` has fixed a start at the end."""
         kept = self.checkpoint.start(source.name)
         if source.stream and source.start is not Start.EARLIEST and kept is not None:
             return {"startingOffsets": json.dumps(kept[1])}
@@ -95,7 +95,7 @@ class Opener:
         return {"startingTimestamp": str(source.start), "startingOffsetsByTimestampStrategy": "latest"}
 
     def schema(self, source: TopicSource) -> StructType | None:
-        """The columns of a topic's values; None where the value is one column."""
+        """The columns of a topic's values; None if the value is one column."""
         if source.format in (ValueFormat.TEXT, ValueFormat.RAW):
             return None
         if source.avro is not None:
@@ -115,7 +115,7 @@ class Opener:
         values = sample(self.pipeline, source)
         if not values:
             raise PipelineError(
-                f"{source.location}: topic {source.topic} holds no records to learn a schema from;"
+                f"{source.location}: topic {source.topic} has no records to infer a schema from;"
                 " send some, or write the schema"
             )
         texts = self.spark.sparkContext.parallelize([value.decode(errors="replace") for value in values], 1)
@@ -136,13 +136,13 @@ class Opener:
         reader = self.spark.readStream if source.stream else self.spark.read
         made = reader.format(source.format.value)
         if source.format is FileFormat.CSV:
-            # With a schema, names that differ from the header are an error: a file without one loses no row.
+            # With a schema, a header with other names is an error: so a file without a header loses no row.
             made = made.options(header="true", inferSchema="true", enforceSchema="false")
         made = made.options(**dict(source.options))
         if source.schema is not None:
             made = made.schema(source.schema)
         location = source.location.of("files")
-        with told_at(location, f"source {source.name}"):
+        with with_location(location, f"source {source.name}"):
             try:
                 return made.load(source.path)
             except AnalysisException as error:
@@ -156,12 +156,12 @@ class Opener:
         if source.is_directory:
             return table_source.read(self.spark, source.table, source.location)
         reader = self.spark.readStream if source.stream else self.spark.read
-        with told_at(source.location.of("table"), f"source {source.name}"):
+        with with_location(source.location.of("table"), f"source {source.name}"):
             return reader.options(**dict(source.options)).table(source.table)
 
 
 def _not_there(path: str) -> str:
-    """With what was probably meant, where that can be seen from here."""
+    """With the path that was probably meant, if this machine can see it."""
     wanted = Path(path)
     beside = [each.name for each in wanted.parent.iterdir()] if wanted.parent.is_dir() else []
     meant = closest(wanted.name, beside)
@@ -169,7 +169,7 @@ def _not_there(path: str) -> str:
 
 
 def sample(pipeline: Pipeline, source: TopicSource) -> list[bytes]:
-    """The first values of a topic, over all its partitions."""
+    """The first values of a topic, from all partitions."""
     values: list[bytes] = []
     with connect(pipeline, source) as cluster:
         consumer = Consumer(cluster, reset=ConsumerStart.EARLIEST)

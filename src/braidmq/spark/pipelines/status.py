@@ -1,7 +1,7 @@
-"""How a run stands, kept in the checkpoint for `braid pipeline status`.
+"""The status of a run, kept in the checkpoint for `braid pipeline status`.
 
-The run writes it after each batch, and every second; whoever asks later also learns from it whether the run
-is still there: one that was killed has left `running` behind, and holds its checkpoint no more.
+The run writes it after each batch, and every second. A run that was killed leaves the state `running`, but no
+longer holds the lock of its checkpoint; so a reader can see that it died.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braidmq.spark.pipelines.checkpoint import Checkpoint
 
 FILE = "status.json"
 SILENT_MAX_MS, STARTING_MAX_MS = 30_000, 600_000
-"""How long a run on another machine may be silent; a cluster may let it wait before it starts."""
+"""How long a run on another machine may be silent; on a cluster it may wait before it starts."""
 
 
 class State(StrEnum):
@@ -70,7 +70,7 @@ class RunStatus:
 
 
 def load_status(checkpoint: Checkpoint) -> RunStatus | None:
-    """The last run's status; `died` where it says running and nobody is there any more."""
+    """The last run's status; `died` if it says running and the run no longer exists."""
     written = checkpoint.read(FILE)
     if written is None:
         return None
@@ -89,7 +89,7 @@ def _query(written: dict[str, Any]) -> QueryStatus:
 
 
 def _is_alive(status: RunStatus, checkpoint: Checkpoint) -> bool:
-    """By the lock a run holds; from another machine, which may not see it, by when it was last heard of."""
+    """By the lock of a run; from another machine, which may not see the lock, by its last update."""
     with suppress(OSError):
         if is_held(checkpoint.directory):
             return True

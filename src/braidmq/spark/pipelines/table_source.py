@@ -1,8 +1,8 @@
-"""An upserted table as a DataFrame that is read anew for every batch.
+"""An upserted table as a DataFrame that is read again for every batch.
 
 Spark lists the files of a Parquet directory once, when a query is planned; a stream joined with such a table
-would go on reading files that were replaced. This source looks up the current version whenever tasks are
-planned, which Spark does for every micro-batch, so a stream always meets the newest rows.
+would keep reading files that were replaced. This source looks up the current version whenever tasks are
+planned, which Spark does for every micro-batch, so a stream always joins the newest rows.
 """
 
 from __future__ import annotations

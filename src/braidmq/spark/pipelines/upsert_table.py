@@ -1,4 +1,4 @@
-"""Tables of one row per key, kept in Parquet files, replaced whole and in one step.
+"""Tables of one row per key, kept in Parquet files, replaced atomically.
 
     customers/
       current -> versions/00000012
@@ -7,15 +7,15 @@
       versions/00000012/_version.json                schema, batch, counts
       lock                                           held by the run that writes
 
-A batch of changes touches some buckets. Each of those is merged with its changes by a task of its own and
-written anew; the files of the others are hard links to the version before. When all is on disk, the symbolic
-link `current` is replaced, and the batch's number with it: a batch that is given again does nothing, a crash
-before that moment leaves only files that the next batch removes. A run holds the lock in the directory: there
-is one writer at a time.
+A batch of changes touches some buckets. One task for each of them merges the changes and writes a new file;
+the files of other buckets are hard links to the previous version. When everything is on disk, the symbolic
+link `current` is replaced, and the batch's number with it: a repeated batch does nothing, and a crash before
+that moment leaves only files that the next batch removes. A run holds the lock in the directory: there is one
+writer at a time.
 
-Of two changes to a key the one that is newer by the ordering columns wins, whenever it comes. That is why
-deletions are remembered: a late update of a deleted row would bring it back otherwise. Names that begin with
-an underscore are skipped by Spark and pandas alike, so `customers/current` is a table for either of them.
+Of two changes to a key the one that is newer by the ordering columns wins, whenever it comes. So deletions
+are kept: otherwise a late update of a deleted row would bring it back. Spark and pandas skip names that begin
+with an underscore, so both can read `customers/current` as a table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from braidmq.spark.pipelines.mistakes import PipelineError
 CURRENT, VERSIONS, MANIFEST, DELETED = "current", "versions", "_version.json", "_deleted"
 IS_DELETED, CHANGED_MS = "_braid_deleted", "_braid_changed_ms"
 KEPT_MS = 600_000
-"""How long a replaced version stays, for whoever is reading it."""
+"""How long a replaced version is kept for its readers."""
 KEPT_MAX = 100
 
 
@@ -53,7 +53,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a version says about itself."""
+    """The description of a version."""
 
     number: int
     query: str
@@ -71,14 +71,14 @@ class Version:
 
 
 class UpsertTable:
-    """The directory of a table, for whoever reads it and the one who writes it."""
+    """The directory of a table, for its readers and its writer."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._disk = RealDisk()
 
     def current(self) -> tuple[Path, Version] | None:
-        """The newest version and where it lies; None for a table without one."""
+        """The newest version and its directory; None for a table without one."""
         try:
             directory = (self.path / CURRENT).resolve(strict=True)
             written = json.loads((directory / MANIFEST).read_bytes())
@@ -105,7 +105,7 @@ class UpsertTable:
         if final.exists():
             if (self.path / CURRENT).resolve() == final.resolve():
                 raise PipelineError(
-                    f"{self.path}: another run has made version {version.number} current; stop it,"
+                    f"{self.path}: another run made version {version.number} current; stop it:"
                     " a table has one writer"
                 )
             # Written by a run that died before it could be made current.
@@ -128,7 +128,7 @@ class UpsertTable:
                     shutil.copy2(source / name, target / name)
 
     def sweep(self, now_ms: int) -> None:
-        """Removes versions that were replaced a while ago."""
+        """Removes versions that were replaced some time ago."""
         found = self.current()
         if found is None:
             return
@@ -154,7 +154,7 @@ def merge(old: pa.Table, changes: pa.Table, rules: Rules) -> pa.Table:
         parts = [changes.slice(0, 0), old, changes]
         everything = pa.concat_tables(parts, promote_options="default").combine_chunks()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise PipelineError(f"a column changed its type, which a table cannot follow: {error}") from None
+        raise PipelineError(f"a column changed its type, which a table does not support: {error}") from None
     order = _in_order(everything, rules.order_by)
     ranked = everything.select(list(rules.key)).take(order)
     ranked = ranked.append_column("_braid_rank", pa.array(range(len(order)), pa.int64()))
@@ -163,7 +163,7 @@ def merge(old: pa.Table, changes: pa.Table, rules: Rules) -> pa.Table:
 
 
 def _in_order(table: pa.Table, order_by: tuple[str, ...]) -> pa.Array:
-    """Places of the rows from the oldest to the newest; without an order is oldest, equals stay put."""
+    """Indexes of the rows from the oldest to the newest; null is oldest, equal rows keep their order."""
     columns = {}
     for name in order_by:
         columns[f"has {name}"] = pc.cast(pc.is_valid(table[name]), pa.int8())
@@ -175,7 +175,7 @@ def _in_order(table: pa.Table, order_by: tuple[str, ...]) -> pa.Array:
 def merge_part(
     old_directory: Path | None, new_directory: Path, bucket: int, changes: pa.Table, rules: Rules, now_ms: int
 ) -> int:
-    """Merges the changes of one bucket into its files; how many rows it has now."""
+    """Merges the changes of one bucket into its files; returns the number of rows."""
     before = [read_part(old_directory, bucket, deleted) for deleted in (False, True)] if old_directory else []
     found = [changes.slice(0, 0), *(each for each in before if each is not None)]
     merged = merge(pa.concat_tables(found, promote_options="default"), changes, rules)
@@ -191,7 +191,7 @@ def merge_part(
 
 
 def read_part(directory: Path, bucket: int, deleted: bool = False) -> pa.Table | None:
-    """The rows, or the deleted keys, of a bucket, with the columns that tell one from the other."""
+    """The rows, or the deleted keys, of a bucket, with the columns that mark deletions."""
     file = directory / DELETED / part_name(bucket) if deleted else directory / part_name(bucket)
     if not file.exists():
         return None
@@ -203,7 +203,7 @@ def read_part(directory: Path, bucket: int, deleted: bool = False) -> pa.Table |
 
 
 def write_part(file: Path, table: pa.Table) -> None:
-    """On disk when it returns. A second try of the same task replaces what the first one wrote."""
+    """Synced when it returns. A second attempt of a task replaces the file of the first."""
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     pq.write_table(table, temporary)
     written = RealDisk().open(temporary)

@@ -1,7 +1,7 @@
-"""The two sides of an audit, from what a user names: a topic or the folder of a lake.
+"""The two inputs of an audit, each a topic or the folder of a lake.
 
-Both are read over fixed ranges of offsets. A topic and a lake of it are compared where they overlap: what is
-not yet archived, and what retention has taken since, is told and not held against either.
+Both are read over fixed ranges of offsets. A topic and its lake are compared where they overlap: records that
+are not archived yet, and records that retention has deleted, are only mentioned in notes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from braidmq.spark.rescue.audit import DEFAULT_COMPARED
 from braidmq.spark.rescue.errors import RescueError
 
 WITH_POSITION = (*DEFAULT_COMPARED, "timestamp", "partition", "offset")
-"""What a lake keeps besides the content of a record."""
+"""A lake keeps the position of a record too, so that is compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditInputs:
-    """Two DataFrames to compare, by what, and what had to be left out."""
+    """Two DataFrames, the columns to compare, and notes on what was left out."""
 
     left: DataFrame
     right: DataFrame
@@ -36,7 +36,7 @@ class AuditInputs:
 
 @dataclass(frozen=True, slots=True)
 class TopicOrLake:
-    """A topic, or a lake where a folder of that name is one."""
+    """A topic, or a lake if the folder of that name is one."""
 
     name: str
     lake: Lake | None = None
@@ -44,7 +44,7 @@ class TopicOrLake:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """Only records of this time, the end excluded."""
+    """Only records of this time range, the end excluded."""
 
     from_ms: int | None = None
     until_ms: int | None = None
@@ -55,7 +55,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class TopicReader:
-    """How to reach topics."""
+    """Reads topics of one cluster."""
 
     spark: SparkSession
     bootstrap: str
@@ -70,7 +70,7 @@ class TopicReader:
 
 
 def topic_or_lake(name: str) -> TopicOrLake:
-    """Topics have no slashes, so a folder is only taken for a lake when it is one."""
+    """A name with a slash is a lake, since topics have none; another name is one if that folder is."""
     if "/" in name or (Lake(name).exists and Lake(name).path.is_dir()):
         lake = Lake(name)
         lake.snapshot()
@@ -79,7 +79,7 @@ def topic_or_lake(name: str) -> TopicOrLake:
 
 
 def open_inputs(how: TopicReader, left: str, right: str, window: TimeWindow | None = None) -> AuditInputs:
-    """Both sides of an audit of `left` against `right`."""
+    """The inputs of an audit of `left` against `right`."""
     window = window or TimeWindow()
     first, second = topic_or_lake(left), topic_or_lake(right)
     if (first.lake is None) == (second.lake is None):
@@ -96,15 +96,13 @@ def _all(how: TopicReader, side: TopicOrLake) -> DataFrame:
 
 
 def _overlap(how: TopicReader, topic: str, side: TopicOrLake) -> tuple[DataFrame, DataFrame, tuple[str, ...]]:
-    """The rows of a topic and of its lake over the offsets that both should have."""
+    """The rows of a topic and of its lake, over the offsets that both should have."""
     assert side.lake is not None
     snapshot = side.lake.snapshot()
     positions = snapshot.positions.get(topic)
     if positions is None:
-        known = ", ".join(sorted(snapshot.positions)) or "no topic that was archived"
-        raise RescueError(
-            f"{side.name} holds nothing of {topic}, so there is nothing to compare; it has {known}"
-        )
+        known = ", ".join(sorted(snapshot.positions)) or "no archived topic"
+        raise RescueError(f"{side.name} has no records of {topic} to compare; it has {known}")
     spans, notes = {}, []
     for at, (start, end) in how.whole(topic).items():
         reached = min(positions.get(at.partition, start), end)
@@ -112,9 +110,9 @@ def _overlap(how: TopicReader, topic: str, side: TopicOrLake) -> tuple[DataFrame
         if end > reached:
             notes.append(f"{at}: {end - reached:,} offsets from {reached} on are not archived yet")
         if start > 0 and positions.get(at.partition, 0) > 0:
-            notes.append(f"{at}: begins at offset {start}; what was archived before is not compared")
+            notes.append(f"{at}: begins at offset {start}; earlier archived records are not compared")
     rows = [(at.topic, at.partition, *span) for at, span in spans.items()]
-    both = how.spark.createDataFrame(rows, "topic string, partition int, first long, behind long")
+    both = how.spark.createDataFrame(rows, "topic string, partition int, first long, end long")
     archived = side.lake.read(how.spark, snapshot=snapshot).join(fn.broadcast(both), ["topic", "partition"])
-    archived = archived.filter("offset >= first AND offset < behind").drop("first", "behind")
+    archived = archived.filter("offset >= first AND offset < end").drop("first", "end")
     return how.topic(spans), archived, tuple(notes)

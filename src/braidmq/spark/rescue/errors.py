@@ -1,4 +1,4 @@
-"""What stops a rescue job, in the user's words."""
+"""The error of rescue jobs."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from braidmq.spark.errors import UserError
 
 
 class RescueError(UserError):
-    """A job that cannot be done as it stands; one line that says what to do."""
+    """A job cannot run as asked; one line that says why and what to do."""

@@ -1,15 +1,14 @@
-"""Dead letters back into a topic: those that a condition chooses, each at most once.
+"""Sends dead letters back into a topic: those that a condition chooses, each at most once.
 
-Which dead letters have been sent back is kept in a journal, a small lake of its own with a row for each:
-topic, partition, offset, and the run that sent it. A run first writes its plan there, then sends the records
-under the plan's name, then marks the plan as done. Killed before the plan, nothing has happened. Killed after
-it, the next start sends the same records under the same name, which the sink knows to write once. So
-conditions may change from run to run: what was sent is not chosen again. Of two runs side by side that chose
-from the same journal, only one gets its plan into it.
+A journal, a small lake, has a row for each dead letter that was sent back: topic, partition, offset, and the
+run that sent it. A run first writes its plan there, then sends the records under the plan's name, then marks
+the plan as done. Killed before the plan, nothing has happened. Killed after it, the next start sends the same
+records under the same name, which the sink writes only once. So the condition may change from run to run:
+what was sent is not chosen again. Of two concurrent runs on one journal, only one gets its plan into it.
 
-A plan's name says what it sends where, since a journal may serve several topics.
+A plan's name includes both topics, since a journal may serve several.
 
-A record keeps its key, value, headers and time, and gets a header that says where it lay.
+A record keeps its key, value, headers and time, and gets a header with its topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ PLAN = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """What goes where. `stamp_now` gives records the time of their return instead of their own."""
+    """From where to where. `stamp_now` gives records the current time instead of their own."""
 
     bootstrap: str
     dead_letters: str
@@ -62,13 +61,13 @@ class Redrive:
 
     @property
     def plans(self) -> str:
-        """How the names of all plans for these dead letters begin; topics have no slashes."""
+        """The prefix of all plans for these dead letters; topics have no slashes."""
         return f"{PLANNED}/{self.dead_letters}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """How many dead letters there are, had been sent before, were chosen, were left by a run that died."""
+    """How many dead letters exist, were sent before, were chosen, and were left by a run that died."""
 
     there: int
     before: int
@@ -77,16 +76,16 @@ class Redriven:
 
 
 def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redriven:
-    """Sends what is chosen; what an earlier run had planned and not finished comes first."""
+    """Sends the chosen records, after those that an earlier run planned and did not finish."""
     with open_cluster(job.bootstrap, job.client_options) as cluster:
         Admin(cluster).partition_indexes(job.to)
         ids = ranges.topic_ids(cluster, [job.dead_letters])
         spans = ranges.whole(cluster, [job.dead_letters])
     journal = job.journal.snapshot() if job.journal.exists else Snapshot()
-    if journal.remade(ids):
+    if journal.recreated(ids):
         raise RescueError(
-            f"{job.dead_letters} was deleted and made again, and the journal {job.journal.path} is of the"
-            " earlier one; give another --checkpoint"
+            f"{job.dead_letters} was deleted and recreated, and the journal {job.journal.path} is of the"
+            " old one; use another --checkpoint"
         )
     unfinished = _unfinished(job, journal)
     letters = ranges.read_ranges(spark, job.bootstrap, spans, job.client_options)
@@ -116,7 +115,7 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
 
 
 def _unfinished(job: Redrive, journal: Snapshot) -> list[str]:
-    """Runs that have a plan for these dead letters and no end; RescueError if one sends them elsewhere."""
+    """Runs with an unfinished plan for these dead letters; RescueError if one sends them elsewhere."""
     runs = []
     for name in journal.batches:
         if not name.startswith(job.plans):
@@ -127,7 +126,7 @@ def _unfinished(job: Redrive, journal: Snapshot) -> list[str]:
         if target != job.to:
             raise RescueError(
                 f"a run that sends {job.dead_letters} to {target} is not finished; finish it first: braid"
-                f" pipeline redrive {job.dead_letters} --to {target} --checkpoint {job.journal.path}"
+                f" topic redrive {job.dead_letters} --to-topic {target} --checkpoint {job.journal.path}"
                 " --where false"
             )
         runs.append(run)
@@ -146,7 +145,7 @@ def _chosen(job: Redrive, letters: DataFrame) -> DataFrame:
 
 
 def _send(spark: SparkSession, job: Redrive, letters: DataFrame, run: str) -> int:
-    """Sends the letters of a plan that are still there and marks it as done; how many."""
+    """Sends the letters of a plan that still exist, marks the plan as done, and returns how many."""
     plan = job.journal.read(spark).filter(fn.col("run") == run).select(*PLACE)
     rows = letters.join(plan, PLACE, "left_semi").withColumn("headers", with_header(REDRIVEN))
     count = rows.count()

@@ -1,4 +1,4 @@
-"""A whole report: its figures computed over one fixed range, as tables, as JSON, and as a page with plots."""
+"""A whole report: figures over one fixed range, as tables, as JSON, and as a page with plots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOT_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tables by name, each a list of rows, and what stands out in them."""
+    """Tables by name, each a list of rows, and the findings."""
 
     topics: tuple[str, ...]
     at_ms: int
@@ -50,7 +50,7 @@ class ReportRequest:
 def summarise(
     spark: SparkSession, request: ReportRequest, progress: Callable[[str], None] = lambda _: None
 ) -> Report:
-    """Computes every figure; `progress` hears what is being worked on."""
+    """Computes every figure; calls `progress` with the name of each step."""
     with open_cluster(request.bootstrap, request.client_options) as cluster:
         progress("reading offsets and groups")
         spans = _spans(cluster, request)
@@ -91,7 +91,7 @@ def _spans(cluster: Cluster, request: ReportRequest) -> dict[TopicPartition, tup
 
 
 def _is_read_from(spans: ranges.Ranges, lag: report.Lag) -> bool:
-    """Whether the first record that a group has not read is among those of the report."""
+    """Whether the report includes the first record that a group has not read."""
     first, _ = spans.get(TopicPartition(lag.topic, lag.partition), (0, 0))
     return lag.committed + lag.lost >= first
 
@@ -110,7 +110,7 @@ def _frames(
 
 
 def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
-    """What somebody in a hurry should look at first."""
+    """What to look at first."""
     said = []
     for row in tables["partitions"]:
         if row["skew"] is not None and row["skew"] >= HIGH_SKEW:
@@ -123,7 +123,7 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
     for row in tables["lag"]:
         where = f"group {row['group']} in {row['topic']}-{row['partition']}"
         if row["lost"]:
-            said.append(f"{where} has lost {row['lost']:,} records to retention before it read them")
+            said.append(f"{where} lost {row['lost']:,} records to retention before it read them")
         if row["lag"]:
             behind = f"{where} is {row['lag']:,} records behind"
             if row["oldest_unread_ms"] is not None:
@@ -134,7 +134,7 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
 
 
 def write(made: Report, folder: Path) -> list[Path]:
-    """Writes report.md, report.json and the plots; the files in the order they were made."""
+    """Writes report.md, report.json and the plots; returns the files in that order."""
     folder.mkdir(parents=True, exist_ok=True)
     page, raw = folder / "report.md", folder / "report.json"
     raw.write_text(json.dumps(made.as_json(), indent=1, ensure_ascii=False), encoding="utf-8")
@@ -161,8 +161,8 @@ def _table(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 EMPTY = {
-    "append_latency": "Not known: these topics have message.timestamp.type=CreateTime, so the time of the"
-    " append is written nowhere. lateness is a lower bound.",
+    "append_latency": "Unknown: these topics have message.timestamp.type=CreateTime, so the log has no append"
+    " times. See lateness for a lower bound.",
     "lateness": "These topics are stamped by the broker; see append latency.",
     "lag": "No group has committed offsets of these topics.",
 }
@@ -186,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _utc(value: Any) -> Any:
-    """Spark hands out times as the clock on this machine's wall shows them, without saying so."""
+    """Spark returns times in the local time zone of this machine, without a time zone."""
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 

@@ -1,9 +1,8 @@
 """Arrow batches in, record batches out, one open batch for each partition that gets rows.
 
-A task's rows are cut into record batches by size. Rows without a key or a wanted partition go to one
-partition until a batch of them is full and then to the next; where that begins is given, so that a task that
-is done again does the same again. How much is held back is bounded: past `BUFFERED_BYTES_MAX` every open
-batch is sent off as it is.
+A task's rows are cut into record batches by size. Rows without a key and without a partition go to one
+partition until a batch is full, and then to the next. The first partition is given, so that a task that is
+retried does the same again. Buffers are bounded: past `BUFFERED_BYTES_MAX` every open batch is sent as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SPARE_ROOMS_MAX = 4
 
 
 class Records:
-    """The records of one batch to be, behind room for its header."""
+    """The records of an unfinished batch, after room for its header."""
 
     __slots__ = ("at", "base_timestamp_ms", "count", "max_timestamp_ms", "out")
 
@@ -45,7 +44,7 @@ class Records:
         self.max_timestamp_ms = 0
 
     def fill(self, columns: Columns, order: memoryview, first: int, last: int, bytes_max: int) -> int:
-        """Takes rows `order[first:last]` while they fit `bytes_max`; where to go on."""
+        """Takes rows `order[first:last]` while they fit `bytes_max`; returns where to continue."""
         if not self.count:
             self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms(columns, order[first])
         while True:
@@ -60,20 +59,20 @@ class Records:
             self._grow(last - first, bytes_max)
 
     def _grow(self, rows_left: int, bytes_max: int) -> None:
-        """Room for the rows that are left, if they are like those before."""
+        """Makes room for the rows that are left, assuming that they are like those before."""
         expected = self.at + rows_left * (self.at // max(1, self.count) + 1)
         room = bytearray(min(max(len(self.out) * GROWTH, expected), bytes_max))
         room[: self.at] = memoryview(self.out)[: self.at]
         self.out = room
 
     def close(self) -> bytearray:
-        """Cut to what is written; nothing may be added any more."""
+        """The finished records; nothing may be added after this."""
         del self.out[self.at :]
         return self.out
 
 
 class Send(Protocol):
-    """Takes the records of a finished batch on their way; whether their room may be used again."""
+    """Sends the records of a finished batch; returns whether their buffer may be reused."""
 
     def __call__(self, at: TopicPartition, records: Records) -> bool: ...
 
@@ -94,7 +93,7 @@ class Batches:
     ) -> None:
         self.rows = 0
         self.digest = 0
-        """If wanted, a checksum over all records in order: equal for equal rows, cut into batches alike."""
+        """Optional: a checksum over all records in order, equal for equal rows in equal batches."""
         self._digests = digests
         self._where = where
         self._send = send
@@ -143,7 +142,7 @@ class Batches:
             column = self._where.column(batch, "partition")
             assert column is not None
             raise RowError(
-                f"a row wants partition {column[bad].as_py()} of topic {topic},"
+                f"a row has partition {column[bad].as_py()} of topic {topic},"
                 f" which has partitions 0 to {partitions - 1}"
             )
         group_rows(chosen, rows, partitions, order, ends)
@@ -168,7 +167,7 @@ class Batches:
             self._close(at)
 
     def _large(self, at: TopicPartition, columns: Columns, order: memoryview, first: int) -> Records:
-        """A record that does not fit a batch of the usual size has one to itself, if it may be that large."""
+        """Gives a record that is too large for the usual batch its own, if it may be that large."""
         size = record_bytes(columns, order[first])
         if HEADER_BYTES + size > self._record_bytes_max:
             raise RowError(
@@ -191,12 +190,12 @@ class Batches:
             self._spare.append(content)
 
     def _room(self, expected_bytes: int) -> bytearray:
-        """Room for a batch that will have about as many bytes; better one that was used before, and whole."""
+        """A buffer for a batch of about this size; preferably one that was used before."""
         if self._spare:
             room = self._spare.pop()
             room.extend(bytes(self._batch_bytes - len(room)))
             return room
-        # Twice as much, because the rows that come next may be for the same batch.
+        # Twice as much, because the next rows may be for the same batch.
         return bytearray(min(HEADER_BYTES + 2 * expected_bytes, self._batch_bytes))
 
 

@@ -1,8 +1,8 @@
 """The columns that can be written, and their Arrow buffers as the encoder wants them.
 
 The names are those of Spark's Kafka sink (key, value, topic, partition, headers) and three more: `timestamp`,
-`tag` and `deliverAt`. Others are ignored, as there, so that what a topic gave can be written as it is. Text
-is written in UTF-8, which is what Arrow holds, so nothing is converted.
+`tag` and `deliverAt`. Others are ignored, as there, so that rows of a topic can be written as they are. Text
+is written in UTF-8, as Arrow stores it, so nothing is converted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RowError(SinkError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each column that is written stands in the rows; `topic` is the option, which goes first."""
+    """The index of each column that is written; `topic` is the option, which wins over a column."""
 
     topic: str | None
     places: Mapping[str, int]
@@ -69,7 +69,7 @@ class Layout:
 
 
 def layout(schema: StructType, topic: str | None) -> Layout:
-    """What of a DataFrame's columns goes where; OptionError when they cannot be written."""
+    """The layout of a DataFrame's columns; OptionError if they cannot be written."""
     written = {name.lower(): name for name in ACCEPTED}
     places: dict[str, int] = {}
     for place, field in enumerate(schema.fields):
@@ -109,7 +109,7 @@ def _no_value(names: list[str]) -> str:
 
 
 def columns_of(batch: pa.RecordBatch, where: Layout, now_ms: int) -> Columns:
-    """The batch's buffers; nothing is copied where Arrow's layout is the one that is wanted."""
+    """The batch's buffers; copied only where Arrow's layout differs from the encoder's."""
     tags = where.column(batch, "tag")
     deliver_at = where.column(batch, "deliverAt")
     return Columns(
@@ -135,7 +135,7 @@ def keys_of(batch: pa.RecordBatch, where: Layout) -> ByteColumn | None:
 
 
 def by_topic(batch: pa.RecordBatch, where: Layout) -> list[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in their order."""
+    """The rows by topic, in order."""
     if where.topic is not None:
         return [(where.topic, batch)]
     topics = where.column(batch, "topic")
@@ -170,10 +170,10 @@ def _timestamps(array: pa.Array | None) -> NumberColumn | None:
         return None
     in_us = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
     if (pc.min(in_us).as_py() or 0) < 0:
-        # What the source shows of a record without a time.
+        # The source shows -1 for a record without a time.
         in_us = pc.if_else(pc.equal(in_us, NO_TIME_US), pa.scalar(None, pa.int64()), in_us)
     if (pc.min(in_us).as_py() or 0) < 0:
-        raise RowError("a timestamp before 1970 cannot be that of a record; write it into the value")
+        raise RowError("a record cannot have a timestamp before 1970; put it into the value")
     return _numbers(in_us)
 
 

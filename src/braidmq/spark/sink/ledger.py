@@ -1,15 +1,14 @@
-"""Where a batch is decided: its number and who wrote it, so that anyone can bring it to its end.
+"""Where a batch is decided: its number and its transactions, so that any process can complete it.
 
 A decision is the number of a batch and, of each task that wrote rows, the identity of its transaction, a
 checksum of its rows and the time that rows without one got. It is kept as committed offsets of a group that
-belongs to the query alone: the offset is the batch's number, the text beside it a part of the rest, in as
-many partitions of one topic as it needs. Where the topic has too few, further groups take the parts that are
-left. It is committed in a transaction of its own, whose id (the chief's) belongs to the query too. That makes
-it atomic, and fences drivers against each other: a driver that takes the chief's id and then reads knows that
-no other can decide meanwhile.
+belongs to the query alone: the offset is the batch's number, its metadata holds a part of the rest, in as
+many partitions of one topic as needed. If the topic has too few, further groups hold the other parts. It is
+committed in a transaction of its own, whose id (the chief's) belongs to the query too. That makes it atomic,
+and fences drivers against each other: after a driver takes the chief's id and reads, no other can decide.
 
 Every part begins with its number and how many there are, `2/3 `. A batch that is decided again may need fewer
-parts than before: the first part says how many count, and what an earlier decision left after them does not.
+parts than before: the first part says how many there are, and later ones of an earlier decision are ignored.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from braidmq.spark.errors import UserError
 from braidmq.wire.errors import ApiError, ErrorCode
 
 TEXT_BYTES_MAX = 4_096
-"""What a broker takes beside an offset by default (offset.metadata.max.bytes)."""
+"""The broker's default limit for the metadata of an offset (offset.metadata.max.bytes)."""
 PART_BYTES = TEXT_BYTES_MAX - len("10000/10000 ")
 PARTS_MAX = 10_000
 OPENED_BYTES_MAX = 16_777_216
 PART = re.compile(r"([1-9]\d*)/([1-9]\d*) [\w!#$%&()*+\-;<=>?@^`{|}~]+", re.ASCII)
-"""What stands beside an offset of a ledger: which part of how many, and base 85."""
+"""The metadata of an offset in a ledger: which part of how many, and base 85."""
 BEING_ENDED = ("PrepareCommit", "PrepareAbort")
 DECISION_S_MAX = 1.0
-"""A decision takes two requests. One that is open for longer was left by a driver that died in between."""
+"""A decision takes two requests. One that is open for longer was left by a driver that died."""
 
 
 class SinkError(UserError):
@@ -46,13 +45,13 @@ class SinkError(UserError):
 
 
 class SinkInterrupted(SinkError):
-    """A broker is away, or not ready: the same write may succeed later."""
+    """A broker is unreachable or not ready; the same write may succeed later."""
 
 
 def sink_error(cause: ApiError | ClientError, text: str) -> SinkError:
-    """For a write that failed by this cause; the kind says whether it may pass by itself."""
+    """The error of a write with this cause; SinkInterrupted if a retry may succeed."""
     if isinstance(cause, ApiError):
-        # A topic that is not there was waited for already.
+        # The write has already waited for a missing topic.
         may_pass = cause.code.retriable and cause.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         may_pass = isinstance(cause, Unreachable | TimedOut)
@@ -70,12 +69,12 @@ class TaskWrite:
     identity: Identity
     digest: int
     written_ms: int | None = None
-    """The time of rows without one; None in ledgers of releases that did not keep it."""
+    """The time of rows without one; None in older ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A batch that is to be visible, by the number of its tasks; kept with offsets of `topic`."""
+    """A decided batch with its tasks by number; stored with offsets of `topic`."""
 
     batch: int
     topic: str
@@ -103,20 +102,20 @@ class Ledger:
         return self.read()
 
     def read(self) -> Decision | None:
-        """The last decision. One being made is waited for, one that was left half made is undone.
+        """The last decision. Waits for one in progress; aborts one that was abandoned.
 
-        That is done by taking the chief's id: a driver that lives is told so, and begins its decision again.
+        It aborts by taking the chief's id: a driver that is alive is fenced, and begins its decision again.
         """
         began_s = self._cluster.clock.monotonic()
         for attempt in self._cluster.attempts():
             offsets = self._client.stable_offsets(self.scope)
             if offsets and (parts := self._parts(offsets)) is not None:
                 return _parsed(self.scope, *parts)
-            # A group's first offset does not show while its transaction is open or being ended.
+            # A group's first offset is invisible while its transaction is open or being ended.
             chief = self._client.described([self.scope]).get(self.scope)
             state = None if chief is None else chief.transaction_state
             if offsets is not None and state not in BEING_ENDED:
-                # Asked once more: it may have ended between the two answers.
+                # Read again: it may have ended between the two responses.
                 offsets = self._client.stable_offsets(self.scope)
                 if offsets is not None:
                     parts = self._parts(offsets)
@@ -131,7 +130,7 @@ class Ledger:
         raise AssertionError("attempts end by raising")
 
     def _parts(self, offsets: Mapping[TopicPartition, Offset]) -> tuple[int, str, list[str]] | None:
-        """Batch, topic and parts of the last decision; None if a further group does not show its own yet."""
+        """Batch, topic and parts of the last decision; None if a further group lacks its parts."""
         if not offsets:
             return -1, "", []
         batch = max(each.offset for each in offsets.values())
@@ -158,11 +157,11 @@ class Ledger:
         return [each.text for at, each in rows if at.topic == topic and each.offset == batch]
 
     def _group(self, number: int) -> str:
-        """The group that takes parts when the ones before it are full."""
+        """The group for parts that do not fit the ones before it."""
         return self.scope if number == 0 else f"{self.scope}#{number}"
 
     def decide(self, decision: Decision) -> None:
-        """Writes a decision for good. Overtaken when the chief's id is no longer ours: nothing is decided."""
+        """Commits a decision. Overtaken if the chief's id is no longer ours: then nothing is decided."""
         assert self._chief is not None
         parts = _cut(decision)
         room = self._cluster.partition_count(decision.topic)
@@ -185,7 +184,7 @@ class Ledger:
 
 
 def _cut(decision: Decision) -> list[str]:
-    """A decision as texts of the size that a broker takes beside an offset."""
+    """A decision as texts that fit the metadata of an offset."""
     rows = [
         [number, *dataclasses.astuple(each.identity), each.digest, each.written_ms]
         for number, each in sorted(decision.tasks.items())
@@ -193,12 +192,12 @@ def _cut(decision: Decision) -> list[str]:
     packed = b85encode(zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 9)).decode()
     cut = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     if len(cut) > PARTS_MAX:
-        raise SinkError(f"{len(rows):,} tasks wrote this batch, too many to be noted; write with fewer tasks")
+        raise SinkError(f"{len(rows):,} tasks wrote this batch, too many for a ledger; use fewer tasks")
     return [f"{number + 1}/{len(cut)} {text}" for number, text in enumerate(cut)]
 
 
 def _count(text: str) -> int:
-    """How many parts there are, by the first; 0 if it is none."""
+    """How many parts the first part says there are; 0 if it is no part."""
     head = text.partition(" ")[0]
     number, _, count = head.partition("/")
     return int(count) if number == "1" and count.isdecimal() else 0
@@ -224,14 +223,14 @@ def _parsed(scope: str, batch: int, topic: str, parts: list[str]) -> Decision | 
 def _unreadable(scope: str) -> SinkError:
     return SinkError(
         f"the offsets of group {scope} were not written by this sink, or only in part; nothing else may"
-        " commit to that group. To begin anew, set the option transactionalIdPrefix"
+        " commit to that group. To start over, set another transactionalIdPrefix"
     )
 
 
 def is_ledger(texts: Iterable[str]) -> bool:
-    """Whether a group with these texts beside its offsets is a ledger; its name says nothing about that.
+    """Whether a group whose offsets have these metadata is a ledger; its name does not show that.
 
-    Its offsets are no positions: whoever moves them takes a query's memory of what it has written.
+    Its offsets are no positions: to move them erases what a query has written.
     """
     parts = (PART.fullmatch(text) for text in texts)
     return any(part is not None and int(part[1]) <= int(part[2]) for part in parts)

@@ -1,7 +1,7 @@
 """What a user may write in `.option(…)` when writing: names, defaults, checks.
 
 The names are those of Spark's Kafka sink and of Kafka's producer, with or without the prefix `kafka.`; a name
-that means nothing is refused with the closest that does.
+that is unknown is an error that suggests the closest known one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_BATCH_BYTES = 524_288
 DEFAULT_REQUEST_BYTES = 1_048_576
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
-"""The most that brokers allow by default: it is open from a task's first row to the commit of all."""
+"""The brokers' default maximum: it is open from a task's first row until the batch is committed."""
 
 WRITE_OPTIONS = (
     "topic",
@@ -49,7 +49,7 @@ WITHOUT_EFFECT = (
     "max.block.ms",
     "max.in.flight.requests.per.connection",
 )
-"""Known to Spark or to Kafka's producer, and settled here in another way: accepted, so queries move over."""
+"""Options of Spark or of Kafka's producer that are accepted and have no effect here."""
 SINK_OPTIONS = (*WRITE_OPTIONS, *WITHOUT_EFFECT)
 
 ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
@@ -61,7 +61,7 @@ class Guarantee(Enum):
     EXACTLY_ONCE = "exactly-once"
     """Every row once, visible to readers of committed records when the batch is committed."""
     AT_LEAST_ONCE = "at-least-once"
-    """Rows are visible as they are written; what is done again is written again."""
+    """Rows are visible as they are written; what is retried is written again."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SinkOptions:
 
     @property
     def scope(self) -> str | None:
-        """The name under which a write with `writeId` is decided once; the group of its ledger."""
+        """The name of a write with `writeId`, which is also the group of its ledger."""
         if self.write_id is None:
             return None
         # With the topic, so that one name for writes to several topics does not make them one. None of the
@@ -93,7 +93,7 @@ class SinkOptions:
 
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool) -> SinkOptions:
-    """The write that the options describe; OptionError says what is wrong with them."""
+    """The write that the options describe; OptionError if one is wrong."""
     if overwrite:
         raise OptionError("a topic cannot be overwritten; use .mode('append'), or delete and create it")
     options = Options(given, SINK_OPTIONS, WHAT)
@@ -140,9 +140,9 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool, overwrite: bool) ->
 
 
 def write_number(given: Mapping[str, str]) -> int:
-    """Which of the writes named `writeId` this is: one no greater than the last one writes nothing.
+    """The number of this write among those named `writeId`: one no greater than the last writes nothing.
 
-    Not among the parsed options, by which connections are found: it differs with every batch.
+    Not one of the parsed options, which identify connections: it differs with every batch.
     """
     options = Options(given, SINK_OPTIONS, WHAT)
     if "writeNumber" in options and not options.text("writeId"):
@@ -151,24 +151,24 @@ def write_number(given: Mapping[str, str]) -> int:
 
 
 def connect(options: SinkOptions) -> Cluster:
-    """The cluster that is written to; nothing is sent before the first question."""
+    """The cluster to write to; it connects on first use."""
     client_id = options.client_settings.get("client.id", CLIENT_ID)
     security = parse_security(options.client_settings)
     return Cluster(options.bootstrap, client_id=client_id, timeout_s=options.timeout_s, security=security)
 
 
 def check_topic(cluster: Cluster, topic: str) -> None:
-    """OptionError where a topic is missing and the cluster does not make it when it is asked for."""
-    # Asked for once, a topic may be made; whether it was is seen when it is asked for again.
+    """OptionError if a topic is missing and the cluster does not create it on request."""
+    # The first request may create a topic; the second one shows whether it did.
     answer = cluster.refresh([topic], create=True)
     if answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        raise OptionError(f"{topic!r} is no name for a topic: letters, digits, dots, dashes and underscores")
+        raise OptionError(f"{topic!r} is not a topic name; use letters, digits, dots, dashes and underscores")
     try:
         cluster.partition_count(topic)
     except ApiError as error:
         if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
         raise OptionError(
-            f"topic {topic!r} does not exist, and the broker makes none by itself;"
+            f"topic {topic!r} does not exist, and the broker does not create topics;"
             f" create it: braid topic create {topic} --partitions 8"
         ) from None

@@ -1,7 +1,7 @@
 """What a task does on an executor: rows in, an open transaction out.
 
-Connections and what they told are kept between the tasks of a worker process, which Spark reuses: a
-micro-batch of a thousand rows takes less time than finding its brokers anew.
+Connections and metadata are kept between the tasks of a worker process, which Spark reuses: a micro-batch of
+a thousand rows takes less time than looking up its brokers again.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class TaskAttempt:
     """Which attempt of which task of which batch; `scope` is None for a write without a name."""
 
     family: str
-    """How the transactional ids of all attempts begin; a write without a name has one of its own."""
+    """The prefix of the transactional ids of all attempts; a write without a name has its own."""
     scope: str | None
     batch: int
     run: str
     task: int
     number: int
     attempt_id: int
-    """Spark counts attempts anew when a stage is run again, and this number never."""
+    """Spark counts attempts from 0 again when it retries a stage; this number is unique."""
 
     @property
     def transactional_id(self) -> str:
@@ -65,7 +65,7 @@ class SinkSession:
         self._asked_s: dict[str, float] = {}
 
     def partition_count(self, topic: str) -> int:
-        """How many there are, no older than half a minute: partitions may be added while a query runs."""
+        """At most half a minute old: partitions may be added while a query runs."""
         now_s = self.cluster.clock.monotonic()
         if now_s - self._asked_s.get(topic, 0.0) > METADATA_AGE_MAX_S:
             self.cluster.forget(topic)
@@ -92,7 +92,7 @@ def session_for(options: SinkOptions) -> SinkSession:
 
 
 def close_sessions() -> None:
-    """Lets go of every connection of this process."""
+    """Closes all connections of this process."""
     for key in list(_sessions):
         _drop(key)
 
@@ -105,7 +105,7 @@ def _drop(key: str) -> None:
 def write_task(
     options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], attempt: TaskAttempt
 ) -> TaskResult:
-    """Writes a task's rows as the guarantee asks; what is left open is in the result."""
+    """Writes a task's rows with the delivery guarantee; the result has the open transaction."""
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
         return TaskResult(attempt.task, Outcome.EMPTY, attempt.scope, attempt.number)
@@ -134,7 +134,7 @@ def _write(
     if not finish_task(session.client, known, attempt.task):
         return _write_in_transaction(session, options, where, rows, attempt, known)
     for _ in rows:
-        # Spark wants its rows taken.
+        # Spark expects all rows to be read.
         pass
     return TaskResult(attempt.task, Outcome.DECIDED, attempt.scope, attempt.number)
 
@@ -147,7 +147,7 @@ def _write_in_transaction(
     attempt: TaskAttempt,
     lost: Decision | None,
 ) -> TaskResult:
-    """The rows in a transaction that is left open; in place of the one that a decision has lost, if given."""
+    """Writes the rows in a transaction that stays open; it replaces the lost one of a decision, if given."""
     client = session.client
     noted_ms = None if lost is None else lost.tasks[attempt.task].written_ms
     now_ms = session.cluster.clock.wall_ms() if noted_ms is None else noted_ms
@@ -180,9 +180,9 @@ def _write_in_transaction(
 
 
 def _free_id(client: TransactionalClient, attempt: TaskAttempt) -> str:
-    """The transactional id of this attempt; a new one where another attempt of that number holds it.
+    """The transactional id of this attempt; a new one if another attempt of that number holds it.
 
-    That one belongs to an earlier run of the query or of the stage, and its driver may yet commit it: to take
+    That attempt belongs to an earlier run of the query or stage, and its driver may still commit it: taking
     its id would abort its rows.
     """
     usual = attempt.transactional_id
@@ -199,7 +199,7 @@ def _send(
     rows: Iterator[pa.RecordBatch],
     attempt: TaskAttempt,
 ) -> TaskResult:
-    """The rows without a transaction; with acks=all a batch that is sent again is still stored once."""
+    """Writes the rows without a transaction; with acks=all a batch that is sent twice is stored once."""
     identity = _idempotent(session.cluster) if options.acks is Acks.ALL else None
     sender = BatchSender(session.lines, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
     now_ms = session.cluster.clock.wall_ms()
@@ -217,7 +217,7 @@ def _pour(
     identity: Identity | None,
     now_ms: int,
 ) -> Batches:
-    """Every row through batches to the brokers, and acknowledged; rows without a time get `now_ms`."""
+    """Sends every row and waits for acknowledgement; rows without a time get `now_ms`."""
 
     def send(at: TopicPartition, records: Records) -> bool:
         content = seal_batch(
@@ -254,16 +254,16 @@ def _idempotent(cluster: Cluster) -> Identity:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     answer = cluster.call(request, InitProducerIdResponse)
     if answer.error_code != ErrorCode.NONE:
-        raise ApiError(ErrorCode(answer.error_code), "the broker gave no producer id")
+        raise ApiError(ErrorCode(answer.error_code), "the broker returned no producer id")
     return Identity("", answer.producer_id, answer.producer_epoch)
 
 
 def _abort(client: TransactionalClient, identity: Identity) -> None:
-    """So that readers do not wait for a task that has failed."""
+    """Aborts, so that readers do not wait for a failed task."""
     try:
         client.end(identity, commit=False)
     except (ApiError, ClientError):
-        # It ends by its time-out, or when a driver sweeps.
+        # It ends by timeout, or by the sweep of a driver.
         return
 
 

@@ -4,10 +4,9 @@
         .option("bootstrap.servers", "127.0.0.1:9092").option("topic", "orders")
         .option("checkpointLocation", "/data/orders-checkpoint").start()
 
-Spark makes a writer on the driver and sends it to the tasks; what tasks return comes back to `commit` or
-`abort` on the driver, in a process of their own. The work is elsewhere: `columns` says what can be
-written, `batches` makes batches of it, `task` sends them, and `commit` says why every row
-arrives once.
+Spark creates a writer on the driver and sends it to the tasks; what tasks return goes to `commit` or `abort`
+on the driver, in a separate process. The work is elsewhere: `columns` says what can be written, `batches`
+makes batches of it, `task` sends them, and `commit` says why every row arrives once.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ settle_in()
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"
-"""The local properties that say whose rows a task has; the run of a query is its job group."""
+"""The local properties that identify a task's query; the run of a query is its job group."""
 RUN_LENGTH = 8
 COMMITTERS_MAX = 64
 
@@ -55,7 +54,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, _overwrite: bool) -> StreamWriter:
-    # Spark asks to overwrite in output mode complete, where as in its Kafka sink every result is appended.
+    # In output mode complete Spark asks to overwrite; as in its Kafka sink, every result is appended.
     options = parse_sink(given, streaming=True, overwrite=False)
     where = layout(schema, options.topic)
     _look(options)
@@ -63,7 +62,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType, _overwrite: bool
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One `df.write`; with `writeId` it can be done again without writing twice."""
+    """One `df.write`; with `writeId` it can be repeated without writing twice."""
 
     def __init__(self, options: SinkOptions, where: Layout, run: str, number: int) -> None:
         self._options = options
@@ -85,7 +84,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._committer().commit(self._number, _results(messages))
         except (ApiError, ClientError) as error:
             again = "write again with the same writeId" if self._scope else "some tasks' rows may be visible"
-            text = f"the write could not be committed, or not wholly: {error}; {again}"
+            text = f"the write was not committed, or only in part: {error}; {again}"
             raise sink_error(error, text) from None
 
     @without_traceback()
@@ -109,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         batch, query = context.getLocalProperty(BATCH_ID), context.getLocalProperty(QUERY_ID)
         if batch is None or query is None:
-            raise SinkError("Spark did not say which batch of which query this is; Spark 4.1 or newer does")
+            raise SinkError("Spark did not say which query and batch this is; use Spark 4.1 or newer")
         run = (context.getLocalProperty(RUN_ID) or "")[:RUN_LENGTH]
         scope = f"{self._options.prefix}-{query}"
         attempt = TaskAttempt(f"{scope}/", scope, int(batch), run, *_attempt(context))
@@ -122,7 +121,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             try:
                 committer.commit(batchId, results)
             except (ApiError, ClientError) as error:
-                text = f"batch {batchId} could not be committed, or not wholly: {error}"
+                text = f"batch {batchId} was not committed, or only in part: {error}"
                 raise sink_error(error, f"{text}; start the query again") from None
 
     @without_traceback()
@@ -132,10 +131,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             committer.abort(batchId, results)
 
     def _committer(self, results: list[TaskResult]) -> Committer | None:
-        """By what tasks say; by what the last batch under this checkpoint said if none of them could.
+        """From the results of tasks; without any, from the last batch under this checkpoint.
 
-        A checkpoint that only the session names is not known here, and queries that write to one topic could
-        not be told apart: then what failed tasks left open is aborted at the next batch, or by its time-out.
+        A checkpoint that only the session sets is not known here, and queries that write to one topic cannot
+        be distinguished: then the next batch, or a timeout, aborts what failed tasks left open.
         """
         key = f"{self._options!r} {self._checkpoint}" if self._checkpoint else ""
         scope = next((each.scope for each in results if each.scope), None) or _scopes.get(key)
@@ -154,7 +153,7 @@ _committers: dict[str, Committer] = {}
 
 
 def _committer(options: SinkOptions, family: str, scope: str | None) -> Committer:
-    """The committer of a query or write in this process, which Spark uses for all of its batches."""
+    """The committer of a query or write; Spark uses this process for all batches of it."""
     key = f"{options!r} {family}"
     found = _committers.get(key)
     if found is None:
@@ -167,24 +166,24 @@ def _committer(options: SinkOptions, family: str, scope: str | None) -> Committe
 
 
 def _results(messages: Messages) -> list[TaskResult]:
-    """What tasks returned; of failed tasks there is nothing."""
+    """The results of tasks; failed tasks have none."""
     return [message for message in messages if isinstance(message, TaskResult)]
 
 
 def _context() -> Any:
     context = TaskContext.get()
     if context is None:
-        raise SinkError("the sink writes in tasks of Spark only")
+        raise SinkError("the sink writes only in tasks of Spark")
     return context
 
 
 def _attempt(context: Any) -> tuple[int, int, int]:
-    """The task, which try of it this is, and what tells it from a try of that number in another stage."""
+    """The number of the task, of the attempt, and the attempt's unique id."""
     return context.partitionId(), context.attemptNumber(), context.taskAttemptId()
 
 
 def _look(options: SinkOptions) -> None:
-    """Finds a wrong address or a missing topic on the driver, before there are tasks to fail."""
+    """Finds a wrong address or a missing topic on the driver, before any task runs."""
     key = repr(options)
     if key in _looked:
         return

@@ -1,8 +1,8 @@
-"""From record batches to Arrow: columns are filled by the kernel and leave as Arrow batches of a fixed size.
+"""From record batches to Arrow: the kernel fills columns, which leave as Arrow batches of a fixed size.
 
 A `RowBuffer` holds the buffers of one Arrow batch while the kernel writes into them, from as many record
-batches as fit; what leaves it shares those buffers, and the next one gets fresh ones. Columns that are the
-same for all rows of a task (topic, partition) are made once and sliced.
+batches as fit. The finished Arrow batch shares those buffers, and the next one gets new ones. Columns that
+are the same for all rows of a task (topic, partition) are made once and sliced.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, INFLATED_BYTES_MAX, BatchHeader, parse_header
 
 ROWS_MAX = 16_384
-"""Half as many cost our workers a tenth more for records of 100 bytes; twice as many save nothing further."""
+"""With half as many, workers need a tenth more time for records of 100 bytes; twice as many save nothing."""
 CONTENT_BYTES = 2 * 1024 * 1024
-"""Room for the values of one Arrow batch: enough to amortise the way to the JVM, few enough for the cache."""
+"""Room for the values of one Arrow batch: amortises the transfer to the JVM, and fits the cache."""
 SMALL_BYTES = 64 * 1024
 """Room for keys, header names and the like to begin with."""
 SMALL_ROWS = 1024
 HEADER_WANTING = frozenset(("headers", "tag", "messageId"))
-"""Columns for which the records of a batch are gone through once more."""
+"""Columns that need a second pass over the records of a batch."""
 HEADER_COLUMNS = {"tag": properties.TAG.encode(), "messageId": properties.MESSAGE_ID.encode()}
 
 
@@ -50,9 +50,9 @@ class ArrowDecoder:
         self._buffer = RowBuffer(columns)
 
     def feed(self, batches: memoryview) -> Iterator[pa.RecordBatch]:
-        """What is full after the records of these batches were added; ApiError where they cannot be read.
+        """Adds the records of these batches and yields full Arrow batches; ApiError if one cannot be read.
 
-        They are whole, their CRCs right, and none is a control batch.
+        The batches are whole, their CRCs are right, and none is a control batch.
         """
         at = 0
         while at < len(batches):
@@ -64,7 +64,7 @@ class ArrowDecoder:
             window = self._open(header, batches, at)
             yield from self._take(window)
             if header.codec == Codec.NONE:
-                # The kernel may have gone on with those behind.
+                # The kernel may have read later batches too.
                 at = window.size
 
     def _open(self, header: BatchHeader, batches: memoryview, end: int) -> kernel.Window:
@@ -86,7 +86,7 @@ class ArrowDecoder:
         )  # fmt: skip
 
     def _take(self, window: kernel.Window) -> Iterator[pa.RecordBatch]:
-        """Moves all of a window into buffers; those that became full."""
+        """Moves all of a window into buffers; yields those that became full."""
         while True:
             try:
                 self._buffer.take(window)
@@ -97,7 +97,7 @@ class ArrowDecoder:
             if self._buffer.count:
                 yield from self.flush()
             else:
-                # One record whose key or value is larger than the usual room.
+                # One record has a larger key or value than the usual room.
                 self._buffer = RowBuffer(self._columns, window.size - window.at)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
@@ -127,7 +127,7 @@ class RowBuffer:
     __slots__ = ("_headers", "_keys", "_named", "_offsets", "_rows", "_timestamps", "_values")
 
     def __init__(self, columns: tuple[str, ...], record_bytes: int | None = None) -> None:
-        """`record_bytes` is what one record may have, where the usual room is too small for it."""
+        """`record_bytes` is the room for one large record, where the usual room is too small."""
         key_bytes, value_bytes = CONTENT_BYTES // 4, CONTENT_BYTES
         if record_bytes is not None:
             key_bytes = value_bytes = record_bytes
@@ -149,7 +149,7 @@ class RowBuffer:
         return self._rows.count
 
     def take(self, window: kernel.Window) -> None:
-        """Decodes records of `window` until it has none left or this is full; of one batch, for headers."""
+        """Decodes records of `window` until it is empty or this is full; for headers, of one batch only."""
         at, row = window.at, self._rows.count
         kernel.decode_columns(window, self._rows)
         taken_bytes = window.at - at
@@ -194,7 +194,7 @@ class BytesRoom:
         return ends, memoryview(self._content).cast("B"), memoryview(self._valid)
 
     def reserve(self, rows: int, content_bytes: int) -> None:
-        """Makes sure that so many more rows and bytes fit behind what is there."""
+        """Makes room for this many more rows and bytes."""
         ends, content, valid = self._views()
         used, taken = self.column.used, self.column.rows
         if used + content_bytes > len(content):

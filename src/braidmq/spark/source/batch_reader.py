@@ -1,4 +1,4 @@
-"""Batch reads: offsets are settled once on the driver, and each task reads its own range of a partition."""
+"""Batch reads: the driver fixes the offsets once, and each task reads its own range of a partition."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class BatchReader(DataSourceReader):
         return tasks(plan_batch(self.query, self.pushed), self.query.tasks_are_counted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark hands a partition without a value to a query that has none.
+        # For a query without partitions, Spark passes one without a value.
         if isinstance(partition, Task):
             yield from read_task(self.query, self.columns, partition, self.pushed)
 
 
 class FilteringBatchReader(BatchReader):
-    """The same, told by Spark which rows a query keeps."""
+    """The same, with the filters that Spark pushes down."""
 
     def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         self.pushed, left = filters.push(filters_)
@@ -46,7 +46,7 @@ class FilteringBatchReader(BatchReader):
 
 
 def plan_batch(query: ReadQuery, pushed: Pushed) -> list[Split]:
-    """The splits of a batch read: offsets as asked for, narrowed by the filters that were pushed down."""
+    """The splits of a batch read: the requested offsets, narrowed by the filters that were pushed down."""
     with positions.connect(query) as cluster:
         topology = positions.topology(cluster, query)
         starts, ends = settle(cluster, query, topology.partitions)
@@ -63,9 +63,9 @@ def settle(cluster: Cluster, query: ReadQuery, some: list[TopicPartition]) -> tu
 
 
 def _refuse_backwards(query: ReadQuery, starts: Offsets, ends: Offsets) -> None:
-    """OptionError where the start lies after the end: nothing would be read, and nobody has asked for that.
+    """OptionError if the start is after the end: the user did not ask to read nothing.
 
-    A start by time may lie after the last record that may be read, which is no mistake.
+    A start by time may be after the last readable record; that is no mistake.
     """
     if query.end.edge is not None and not query.start.offsets:
         return
@@ -73,9 +73,7 @@ def _refuse_backwards(query: ReadQuery, starts: Offsets, ends: Offsets) -> None:
         if start <= ends[at]:
             continue
         if query.end.edge is not None:
-            raise OptionError(
-                f"option startingOffsets asks for {at} from {start} on, but it ends at {ends[at]}"
-            )
+            raise OptionError(f"option startingOffsets is {start} for {at}, which ends at {ends[at]}")
         if query.start.edge is not None:
-            raise OptionError(f"{at} is asked for up to {ends[at]}, but it begins at {start}")
-        raise OptionError(f"{at} is asked for from {start} on, which is after its end at {ends[at]}")
+            raise OptionError(f"{at}: the ending offset {ends[at]} is before the first offset {start}")
+        raise OptionError(f"{at}: the starting offset {start} is after the ending offset {ends[at]}")

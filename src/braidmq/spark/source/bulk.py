@@ -1,11 +1,11 @@
-"""Bulk batch reads: a query gets the columns and rows that it uses, or every row of columns that are named.
+"""`read`: a batch DataFrame with only the columns and rows that a query uses.
 
 `mapInArrow` over the numbers of the tasks starts them: a Python data source hands its rows on through more
 layers of Spark. Without a schema the topic is a table: Spark says which columns and rows a query uses, and
 the table makes only those (`topic_table.py`). With a schema there is nothing left to leave out. Spark Connect
 has no JVM in this process, and always reads as with a schema.
 
-Either way the offsets are settled when `read` is called: all queries over a DataFrame see the same rows.
+Either way `read` fixes the offsets: all queries over one DataFrame see the same rows.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def read(
     schema: str | StructType | None = None,
     **options: str | int | bool,
 ) -> DataFrame:
-    """A topic as a batch DataFrame, for reading it fast: what a query does not use is not read.
+    """A topic as a batch DataFrame that reads only what a query uses.
 
     Options are those of `spark.read.format("braid")`; names with dots are given as `**{"kafka.…": …}`.
-    `schema` names the columns that are wanted, for queries that use all of them and every row.
+    `schema` names the columns, for queries that use all of them and every row.
     """
     from pyspark.sql import SparkSession
 
@@ -86,14 +86,14 @@ def _columns(query: ReadQuery, schema: str | StructType | None) -> StructType:
 
 @lru_cache(maxsize=256)
 def _parsed(ddl: str) -> StructType:
-    """Spark parses it in the JVM, and asks several times to get there."""
+    """Cached: Spark parses it in the JVM, with several calls."""
     from pyspark.sql.types import StructType
 
     return cast("StructType", StructType.fromDDL(ddl))
 
 
 def _table(spark: SparkSession, query: ReadQuery) -> DataFrame:
-    """The topics between the offsets they have now."""
+    """The topics as a table, between the offsets that they have now."""
     with positions.connect(query) as cluster:
         topics = positions.topology(cluster, query)
         starts, ends = settle(cluster, query, topics.partitions)
@@ -107,7 +107,7 @@ def _table(spark: SparkSession, query: ReadQuery) -> DataFrame:
         try:
             planned = planned_tasks(settled, pushed)
         except USER_ERRORS as error:
-            # Raised while Spark plans, it would be an internal error of Spark with a page of Java.
+            # Raised here, while Spark plans, it would become an internal error of Spark with a page of Java.
             return spark.range(1).mapInArrow(_refusal(error), schema)
         return _mapped(spark, settled, names, schema, planned, pushed)
 
@@ -124,7 +124,7 @@ def _mapped(
     planned: list[Task],
     pushed: Pushed = EVERYTHING,
 ) -> DataFrame:
-    """What these tasks read, a task for each number."""
+    """The rows of these tasks, one Spark task for each number."""
     some = planned or [Task(())]
 
     def run(numbers: Arrow) -> Arrow:

@@ -43,9 +43,9 @@ SPARK_TYPES = {
 ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 COUNT = "count(*)"
-"""No column of a topic: how many records a row stands for, where a query wants nothing else."""
+"""No column of a topic: the number of records that a row represents, for queries that only count."""
 COUNTED = frozenset(("topic", "partition", "timestampType", COUNT))
-"""What is known of a record without looking at it."""
+"""Columns that are known without decoding a record."""
 
 
 def ddl(include_headers: bool, include_tag: bool) -> str:
@@ -62,7 +62,7 @@ def columns_ddl(names: Iterable[str]) -> str:
 
 
 def wanted(schema: StructType) -> tuple[str, ...]:
-    """The names in a user's schema, if they are ours and have our types; else OptionError."""
+    """The column names of a user's schema; OptionError for unknown names and other types."""
     for each in schema.fields:
         if each.name not in SPARK_TYPES:
             raise OptionError(
@@ -75,7 +75,7 @@ def wanted(schema: StructType) -> tuple[str, ...]:
                 f" not {each.dataType.simpleString()}; cast it in a select"
             )
         if not each.nullable:
-            # Spark compares what comes with what was asked for to the letter, in every task.
+            # Spark compares the returned schema with the requested one exactly, in every task.
             raise OptionError(f"column {each.name} of a topic is nullable; leave out NOT NULL")
     return tuple(schema.fieldNames())
 

@@ -1,4 +1,4 @@
-"""Records that a query was to read and that are no longer there: what is said, and what is done about it."""
+"""Records that a query should read and that no longer exist: the message, and whether the query fails."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from braidmq.spark.errors import UserError
 log = logging.getLogger("braidmq.spark")
 
 ADVICE = (
-    "To go on with what is left, set failOnDataLoss=false; to lose nothing, keep records longer"
+    "To continue with what is left, set failOnDataLoss=false; to lose nothing, keep records longer"
     " (retention.ms) or run the query more often"
 )
-ADVICE_MADE_ANEW = (
-    "To read the new topic from its first record on, set failOnDataLoss=false, or begin with a new checkpoint"
+ADVICE_RECREATED = (
+    "To read the new topic from its first record on, set failOnDataLoss=false or use a new checkpoint"
 )
 
 
 class RecordsLost(UserError):
-    """Offsets from `first` on, and before `end`, cannot be read any more."""
+    """Offsets from `first` to `end` (excluded) no longer exist."""
 
     def __init__(
         self,
@@ -28,30 +28,28 @@ class RecordsLost(UserError):
         end: int,
         begins: int | None = None,
         ends: int | None = None,
-        made_anew: bool = False,
+        recreated: bool = False,
     ) -> None:
-        """`begins` and `ends` are the partition's now, where they say what happened."""
-        why, advice = "The topic was deleted and made again", ADVICE_MADE_ANEW
-        if not made_anew:
-            why, advice = "Retention has removed them, or the topic was deleted and made again", ADVICE
+        """`begins` and `ends` are the partition's bounds now, where they explain the loss."""
+        why, advice = "The topic was deleted and recreated", ADVICE_RECREATED
+        if not recreated:
+            why, advice = "Retention removed them, or the topic was deleted and recreated", ADVICE
         where = f"; the partition now begins at {begins}" if begins is not None else ""
         where += f"; the partition now ends at {ends}" if ends is not None else ""
-        super().__init__(
-            f"{at}: records from offset {first} on were to be read and are gone{where}. {why}. {advice}"
-        )
+        super().__init__(f"{at}: records from offset {first} on are gone{where}. {why}. {advice}")
         self.at = at
         self.first = first
         self.end = end
         self.begins = begins
         self.ends = ends
-        self.made_anew = made_anew
+        self.recreated = recreated
 
     def __reduce__(self) -> tuple[type[RecordsLost], tuple[object, ...]]:
-        return RecordsLost, (self.at, self.first, self.end, self.begins, self.ends, self.made_anew)
+        return RecordsLost, (self.at, self.first, self.end, self.begins, self.ends, self.recreated)
 
 
 def report_loss(lost: RecordsLost, fail: bool) -> None:
-    """Raises, or logs where the user has said that a loss is no failure."""
+    """Raises, or only logs if the user set failOnDataLoss=false."""
     if fail:
         raise lost
     log.warning("%s", lost)

@@ -1,9 +1,9 @@
-"""A range of a partition over the network: the next Fetch is under way while one is decoded.
+"""Reads a range of a partition over the network: the next Fetch is under way while one is decoded.
 
-As soon as an answer is there its batch headers tell where the next one begins, so the next request leaves
-before the records are opened: the broker and the kernel's socket buffers work meanwhile. Answers are large,
-since a task reads one partition only, but not larger than what is left of the range: a micro-batch that wants
-a hundred records does not wait for megabytes of those behind them.
+The batch headers of a response say where the next one begins, so the next request is sent before the records
+are decoded; the broker and the socket buffers work meanwhile. Responses are large, since a task reads one
+partition only, but not larger than the rest of the range: a micro-batch of a hundred records does not wait
+for megabytes of later ones.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from braidmq.wire.messages.fetch import (
 )
 from braidmq.wire.records import CONTROL, BatchHeader, fault, parse_header, records
 
-# From version 13 on topics are named by id; names spare a lookup.
+# From version 13 on topics have ids; names save a lookup.
 FETCH_VERSION_MAX = 12
 FETCH_BYTES = 4 * 1024 * 1024
 FETCH_BYTES_MIN = 64 * 1024
 RECORD_BYTES = 1024
-"""What a record is taken for until some have been seen."""
+"""The assumed size of a record before any was read."""
 CHECKED_BYTES = 256 * 1024
-"""So many are checked before they are decoded: what is small enough to be in the cache when that is done."""
+"""CRCs are checked for this much before it is decoded, so that it is still in the cache then."""
 WAIT_MS = 500
 WATERMARK_PATIENCE_S = 10.0
-"""How long a partition may end before what is to be read: one that has a new leader does so for a moment."""
+"""How long a partition may end before the wanted offset: after a change of leader it does for a moment."""
 NO_SESSION_EPOCH = -1
 ABORT_MARKER = b"\x00\x00\x00\x00"
 """The key of the control record that ends an aborted transaction: version 0, type 0 (KIP-98)."""
 
 
 class StoredBatch(NamedTuple):
-    """One record batch as it is stored, and the bytes it begins."""
+    """One record batch as it is stored."""
 
     header: BatchHeader
     view: memoryview
@@ -76,9 +76,9 @@ class RangeFetch:
         self.position = start
 
     def batches(self) -> Iterator[memoryview]:
-        """All batches with records of the range that the isolation lets through, their CRCs checked.
+        """All batches of the range that the isolation level allows, with checked CRCs.
 
-        Some at a time, one behind the other; they are valid until the next ones are asked for.
+        Some at a time, back to back; each view is valid until the next one is requested.
 
         RecordsLost when the broker no longer has `position`; ClientError or ApiError when the partition
         cannot be read within the cluster's timeout.
@@ -88,7 +88,7 @@ class RangeFetch:
             view = memoryview(answer.records or b"")
             first, end, last = find_batches(view, self.position) if view else (-1, 0, -1)
             if first < 0:
-                raise ClientError(f"{self._at}: the broker's answer has no batch from {self.position} on")
+                raise ClientError(f"{self._at}: the response has no batch from offset {self.position} on")
             newest = parse_header(view, last)
             self.position = newest.next_offset
             if self.position < self._end:
@@ -101,7 +101,7 @@ class RangeFetch:
                 yield from self._checked(view[first:end])
 
     def _checked(self, view: memoryview) -> Iterator[memoryview]:
-        """What there is in the range, without markers, as much at a time as its CRCs were checked of."""
+        """The batches of the range without markers, in chunks whose CRCs were checked."""
         at = 0
         while at < len(view):
             end, _ = check_batches(view, at, self._end, CONTROL, CHECKED_BYTES, crc32c)
@@ -118,7 +118,7 @@ class RangeFetch:
             at += header.size
 
     def _next_answer(self) -> PartitionData:
-        """The answer to the request under way, or to a new one where that failed or brought nothing."""
+        """The response to the pending request, or to a new one if that failed or was empty."""
         for attempt in self._cluster.attempts():
             try:
                 answer = self._receive()
@@ -139,7 +139,7 @@ class RangeFetch:
             behind_s = self._cluster.clock.monotonic() - self._progress_s
             if answer.high_watermark < self._end and behind_s > WATERMARK_PATIENCE_S:
                 raise RecordsLost(self._at, self.position, self._end, ends=answer.high_watermark)
-            # The broker had nothing yet, which a follower that just took over may say for a moment.
+            # The broker has nothing yet; a new leader may say so for a moment.
             attempt.failed(TimedOut(f"{self._at}: nothing at offset {self.position}"), retriable=True)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             raise RecordsLost(self._at, self.position, self._end)
@@ -162,7 +162,7 @@ class RangeFetch:
         return answer.responses[0].partitions[0]
 
     def _ask_ahead(self) -> None:
-        """The next request, as soon as it is known; where that fails, it is made when it is waited for."""
+        """Sends the next request ahead; if that fails, it is sent when its response is needed."""
         try:
             self._ask()
         except (ApiError, Unreachable, TimedOut):
@@ -188,7 +188,7 @@ class RangeFetch:
         self._asked = (connection, version)
 
     def _lose_route(self) -> None:
-        """Whatever is under way goes to a broker that may no longer be the right one."""
+        """Drops the pending request: its broker may no longer be the right one."""
         if self._asked is not None:
             self._asked[0].close()
             self._asked = None
@@ -200,7 +200,7 @@ def _may_pass(error: ApiError | ClientError) -> bool:
 
 
 def split_batches(view: memoryview) -> list[StoredBatch]:
-    """Batches that are known to be whole, one by one."""
+    """The batches of a view, one by one; all are whole."""
     found: list[StoredBatch] = []
     at = 0
     while at < len(view):
@@ -211,9 +211,9 @@ def split_batches(view: memoryview) -> list[StoredBatch]:
 
 
 def committed(batches: list[StoredBatch], aborted: list[AbortedTransaction]) -> Iterator[StoredBatch]:
-    """What read_committed lets through: no markers, and nothing of a transaction that was aborted.
+    """What read_committed returns: no markers, and nothing of aborted transactions.
 
-    `aborted` is what the broker says of these very batches: who aborted, from which offset on.
+    `aborted` is the broker's list for these batches: which producer aborted, from which offset on.
     """
     coming = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
     aborting: set[int] = set()

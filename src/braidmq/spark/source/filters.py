@@ -1,14 +1,13 @@
 """Filters that Spark pushes down: rows that a query drops are not sent to the JVM, and often not read at all.
 
-What the filters say about topic, partition and offset narrows the ranges to read. A lower bound on the
-timestamp does so too, since the broker knows the first record of a time or later; an upper one does not,
-because clients' clocks may go back. Every filter taken is then applied to each Arrow batch in full, so that
-Spark need not look again.
+Filters on topic, partition and offset narrow the ranges to read. A lower bound on the timestamp does too,
+since the broker can look up the first record at or after a time; an upper bound does not, because clients'
+clocks may go back. Every accepted filter is also applied to each Arrow batch, so Spark need not filter again.
 
 Spark up to 4.3 keeps the plan that came out of a push-down with the DataFrame, not with the query: after
-`frame.where("offset = 7").count()` a `frame.count()` on the same frame reads that one record and says 1.
-Where it does so, filters are left to Spark unless the user says that a frame is used with one filter only
-(`pushdown=always`). Versions that can push a limit too keep plans and queries together.
+`frame.where("offset = 7").count()` a `frame.count()` on the same frame reads that one record and returns 1.
+On those versions Spark does the filtering, unless the user says that each frame has one filter only
+(`pushdown=always`). Versions that can push down a limit do not have this problem.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ ORDERS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One filter on one column, as it came."""
+    """One filter on one column, as Spark gave it."""
 
     column: str
     kind: type[Filter]
@@ -82,7 +81,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Pushed:
-    """The filters that were taken, all of which a row must meet."""
+    """The accepted filters; a row must meet all of them."""
 
     conditions: tuple[Condition, ...] = ()
 
@@ -90,7 +89,7 @@ class Pushed:
         return [each for each in self.conditions if each.column == column]
 
     def keep(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows that meet all conditions, if there are any; whole partitions were chosen before."""
+        """The rows that meet all conditions, if there are any; partitions were chosen before."""
         mask = None
         for condition in self.conditions:
             if condition.column in BY_PARTITION:
@@ -106,12 +105,12 @@ EVERYTHING = Pushed()
 
 
 def is_safe() -> bool:
-    """Whether this Spark keeps what was pushed down to the query it was pushed for."""
+    """Whether this version of Spark applies a pushed filter only to the query that it was pushed for."""
     return hasattr(DataSourceReader, "pushLimit")
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
-    """What is taken of Spark's filters, and what is left to it."""
+    """Spark's filters, divided into those we accept and those left to Spark."""
     taken, left = [], []
     for each in filters:
         found = condition(each)
@@ -123,7 +122,7 @@ def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
 
 
 def condition(filter_: Filter) -> Condition | None:
-    """What a filter asks of a column, where we can answer that; else None."""
+    """The condition of a filter on one column; None if we cannot evaluate it."""
     path: tuple[str, ...] = getattr(filter_, "attribute", ())
     if len(path) != 1 or path[0] not in PUSHABLE:
         return None
@@ -140,7 +139,7 @@ def narrow(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The ranges outside of which no row can meet the conditions."""
+    """The ranges that hold every row that can meet the conditions."""
     first, end = _offset_range(pushed)
     kept = [
         at
@@ -175,9 +174,9 @@ def _offset_range(pushed: Pushed) -> tuple[int, int | None]:
 
 
 def _earliest_ms(pushed: Pushed) -> int:
-    """The earliest time, in whole milliseconds as brokers keep them, that the conditions allow.
+    """The earliest time that the conditions allow, in milliseconds as brokers store them.
 
-    Zero where they allow any: brokers take no times before 1970, and negative ones for something else.
+    Zero if they allow any: brokers know no times before 1970, and negative ones have other meanings.
     """
     lows = [0]
     for each in pushed.about("timestamp"):

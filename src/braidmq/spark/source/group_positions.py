@@ -1,8 +1,8 @@
-"""Positions of a query as those of a consumer group, so that every tool that shows lag shows the query's.
+"""Publishes a query's positions as those of a consumer group, so that tools that show lag show the query's.
 
-Spark's checkpoint remains the truth: nothing is ever read back from the group, and a commit that fails only
-gets a warning. The query does not wait for answers either: one is collected when the next commit is sent, or
-when a query that reads what is available now has read all of it.
+Spark's checkpoint decides: nothing is read back from the group, and a failed commit only logs a warning. The
+query does not wait for responses either: one is read when the next commit is sent, or at the end of a query
+that reads only what is available now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from braidmq.wire.messages.commits import (
 )
 from braidmq.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
-# From version 10 on topics are named by id only.
+# From version 10 on topics have ids only.
 COMMIT_VERSION_MAX = 9
 FIND_VERSION_MAX = 3
 NAME_CHARACTERS_MAX = 60
@@ -37,7 +37,7 @@ log = logging.getLogger("braidmq.spark")
 
 
 def group_name(query: ReadQuery) -> str:
-    """The group a query publishes to; empty when it publishes nothing."""
+    """The group that a query publishes to; empty if it publishes nothing."""
     if query.group_id is not None:
         return query.group_id
     subscription = query.subscription
@@ -49,7 +49,7 @@ def group_name(query: ReadQuery) -> str:
 
 
 class GroupPositions:
-    """Publishes what a query has processed; belongs to one thread."""
+    """Publishes what a query has processed; for one thread."""
 
     def __init__(self, query: ReadQuery) -> None:
         self.name = group_name(query)
@@ -62,14 +62,14 @@ class GroupPositions:
         self._complained = False
 
     def publish(self, processed: Offsets) -> None:
-        """Sends what has changed; never raises on the account of a broker."""
+        """Sends the positions that changed; errors of a broker are logged and not raised."""
         self._processed.update(processed)
         if not self.name:
             return
         try:
             self._collect()
         except (ApiError, ClientError) as error:
-            # A coordinator that has just moved is nothing to speak of: everything is sent again.
+            # The coordinator just moved; no need to warn, since everything is sent again.
             if not (isinstance(error, ApiError) and error.code.retriable):
                 self._complain(error)
         try:
@@ -78,14 +78,14 @@ class GroupPositions:
             self._complain(error)
 
     def settle(self) -> None:
-        """Waits until the last positions are where everybody sees them; else as `publish`."""
+        """Publishes, and waits until the last positions are committed."""
         try:
             self._collect()
         except (ApiError, ClientError) as error:
             self._complain(error)
 
     def close(self) -> None:
-        """Sees the last positions through, within a few seconds."""
+        """Commits the last positions, within a few seconds."""
         if self._cluster is None:
             return
         try:
@@ -106,7 +106,7 @@ class GroupPositions:
             self._published.update(changed)
 
     def _collect(self) -> None:
-        """The answer to the last commit, which has usually long arrived."""
+        """Reads the response to the last commit, which has usually arrived long ago."""
         if self._under_way is None:
             return
         (connection, version), self._under_way = self._under_way, None
@@ -149,5 +149,5 @@ class GroupPositions:
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:
-            log.warning("positions are not published to group %s: %s; the query goes on", self.name, error)
+            log.warning("positions are not published to group %s: %s; the query continues", self.name, error)
         self._complained = True

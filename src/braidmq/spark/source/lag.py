@@ -1,8 +1,7 @@
 """The lag of a streaming query, from the progress that Spark reports of it.
 
-Each source of a progress has the offsets its batch ended at and the latest there were when it was planned;
-the difference is what the query has yet to read. Rates (`inputRowsPerSecond`, `processedRowsPerSecond`) stand
-there already.
+For each source, a progress has the offsets at which its batch ended and the latest offsets when the batch was
+planned; the difference is the lag. Rates (`inputRowsPerSecond`, `processedRowsPerSecond`) are in it already.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from braidmq.client.cluster import TopicPartition
 
 
 class QueryProgress(Protocol):
-    """A `StreamingQueryProgress`, as `query.lastProgress` or a listener has it."""
+    """A `StreamingQueryProgress`, from `query.lastProgress` or a listener."""
 
     @property
     def json(self) -> str: ...
 
 
 def lag(progress: QueryProgress | Mapping[str, Any] | None) -> dict[TopicPartition, int]:
-    """Records behind by partition, over all topics a query reads; empty before its first batch."""
+    """Records left to read by partition, for all topics of a query; empty before its first batch."""
     if progress is None:
         return {}
     written = progress if isinstance(progress, Mapping) else json.loads(progress.json)
@@ -35,7 +34,7 @@ def lag(progress: QueryProgress | Mapping[str, Any] | None) -> dict[TopicPartiti
 
 
 def _offsets(written: Any) -> dict[TopicPartition, int]:
-    """Offsets in the form of Kafka's source and ours; what has another form has no lag in records."""
+    """Offsets in the form of Spark's Kafka source and ours; other sources have no lag in records."""
     if isinstance(written, str):
         try:
             written = json.loads(written)

@@ -1,4 +1,4 @@
-"""How much one micro-batch takes: by records, by bytes, and not before it is worth it."""
+"""How much one micro-batch reads: limits by records and bytes, and a minimum to wait for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def limited(cluster: Cluster, query: ReadQuery, begins: Offsets, ends: Offsets) 
 
 
 def _part(lag: int, share: float) -> int:
-    """A partition that has records always gets on, however small its share is."""
+    """At least one record for a partition that has any, however small its share is."""
     part = lag * share
     return math.ceil(part) if part < 1 else math.floor(part)
 
@@ -61,7 +61,7 @@ def _part(lag: int, share: float) -> int:
 def record_bytes(
     cluster: Cluster, query: ReadQuery, some: list[TopicPartition]
 ) -> dict[TopicPartition, float]:
-    """The average stored size of a record by partition, from what the brokers say of their disks."""
+    """The average stored size of a record by partition, from the sizes of the brokers' log directories."""
     firsts = positions.edges(cluster, some, Start.EARLIEST, query.isolation)
     lasts = positions.edges(cluster, some, Start.LATEST, query.isolation)
     found = {}
@@ -76,7 +76,7 @@ def _stored_bytes(cluster: Cluster, some: list[TopicPartition]) -> dict[TopicPar
         try:
             answer = describe(connection, group)
         except (ApiError, ClientError) as error:
-            raise ClientError(f"option maxBytesPerTrigger needs the broker to tell sizes: {error}") from None
+            raise ClientError(f"option maxBytesPerTrigger needs partition sizes: {error}") from None
         found |= {
             TopicPartition(topic.name, part.partition_index): part.partition_size
             for result in answer.results
@@ -87,8 +87,8 @@ def _stored_bytes(cluster: Cluster, some: list[TopicPartition]) -> dict[TopicPar
         if untold := [at for at in group if at not in found]:
             code = ErrorCode(answer.error_code or next((each.error_code for each in answer.results), 0))
             raise ClientError(
-                f"option maxBytesPerTrigger needs the broker to tell sizes, and {connection.address} does not"
-                f" tell that of {untold[0]} ({code.name.lower().replace('_', ' ')}); it may want the"
+                f"option maxBytesPerTrigger needs partition sizes, and {connection.address} does not"
+                f" return that of {untold[0]} ({code.name.lower().replace('_', ' ')}); grant the"
                 " permission DESCRIBE on the cluster, or use maxOffsetsPerTrigger"
             )
     return found

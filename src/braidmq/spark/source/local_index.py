@@ -1,9 +1,9 @@
-"""Where in a segment to begin reading: its sparse index as a hint, so that what comes before is not walked.
+"""Where in a segment to begin reading: its sparse index is a hint that saves a walk from the beginning.
 
 Braid's entries are of twelve bytes and Kafka's of eight; both begin with an offset relative to the segment
-and a position in it, in growing order (Kafka has zeros behind the last one). The offset is the first of the
-batch at that position in Braid, the last in Kafka. An entry is believed only when such a batch is there and
-sound, so a damaged index, or one of something else, costs a walk from the beginning and no more.
+and a position in it, in ascending order (Kafka has zeros after the last one). The offset is the first of the
+batch at that position in Braid, the last in Kafka. An entry is used only if such a batch is there and valid,
+so a damaged or foreign index only costs a walk from the beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braidmq.wire.records import check_stored
 SUFFIX = ".index"
 ENTRY = Struct(">II")
 ENTRY_BYTES = (12, 8)
-"""Braid's and Kafka's. Both are tried: one that does not fit leads nowhere, or to a batch further back."""
+"""Braid's and Kafka's. Both are tried: the wrong one finds nothing, or an earlier batch."""
 
 
 def near(segment: Path, base: int, view: memoryview, offset: int) -> int:
@@ -41,7 +41,7 @@ def _floor(index: mmap.mmap, size: int, relative: int) -> tuple[int, int]:
         found, position = ENTRY.unpack_from(index, number * size)
         return found > relative or not position
 
-    # The first one has position 0 in Braid, as the zeros behind the last one have in Kafka.
+    # The first entry has position 0 in Braid, as have the zeros after the last one in Kafka.
     number = bisect_left(range(1, len(index) // size), True, key=is_behind)
     return ENTRY.unpack_from(index, number * size) if len(index) >= size else (0, 0)
 

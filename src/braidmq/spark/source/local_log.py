@@ -1,13 +1,13 @@
 """A range of a partition from the segments on this machine's disk, mapped into memory: no broker, no socket.
 
 The broker says where it keeps a partition (DescribeLogDirs), and the driver checks that the directory is
-there and is that very topic's: Braid has the topic's id in the directory's name, Kafka in
-`partition.metadata`. A task checks that it runs on the same machine as the driver did. Only offsets below the
-high watermark are asked for, and those are never rewritten in place: retention unlinks a file, compaction
-replaces it, and the map of an opened file keeps what it had. Every batch's CRC is checked.
+there and belongs to that topic: Braid has the topic's id in the directory's name, Kafka in
+`partition.metadata`. A task checks that it runs on the same machine as the driver. It reads only offsets
+below the high watermark, and those are never rewritten in place: retention unlinks a file, compaction
+replaces it, and the map of an open file keeps its content. Every batch's CRC is checked.
 
-Whatever is not as expected (a file gone, a damaged or missing batch, a transaction whose outcome only the
-broker knows) ends the local part, and the broker is asked for the rest.
+Anything unexpected (a missing file, a damaged or missing batch, a transaction whose outcome only the broker
+knows) ends the local part, and the rest is read from the broker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BRAID_ID_DIGITS = 12
 
 
 def machine() -> str:
-    """Names the machine this runs on, until it is started anew."""
+    """Identifies this machine until its next reboot."""
     boot = BOOT_ID.read_text().strip() if BOOT_ID.is_file() else ""
     return f"{socket.gethostname()}/{boot}"
 
@@ -47,7 +47,7 @@ def machine() -> str:
 def find_directories(
     cluster: Cluster, topic_ids: Mapping[str, bytes], some: list[TopicPartition]
 ) -> dict[TopicPartition, str]:
-    """Where those of the partitions lie that lie on this machine, as their leaders say."""
+    """The directories of partitions that are on this machine, according to their leaders."""
     found: dict[TopicPartition, str] = {}
     try:
         for connection, group in cluster.by_leader(some):
@@ -59,7 +59,7 @@ def find_directories(
                 if at.topic in topic_ids and (place := _directory(roots, at, topic_ids[at.topic])):
                     found[at] = place
     except (ApiError, ClientError):
-        # A broker that does not serve this, or not to us: the network always works.
+        # The broker does not support this, or does not allow it: read over the network.
         return found
     return found
 
@@ -68,7 +68,7 @@ def _directory(roots: list[Path], at: TopicPartition, topic_id: bytes) -> str | 
     for root in roots:
         braid = f"{at.topic[:BRAID_NAME_CHARACTERS]}.{topic_id.hex()[:BRAID_ID_DIGITS]}"
         place = root / "topics" / braid / str(at.partition)
-        # A partition that was never written has no directory.
+        # A partition without records has no directory.
         if _readable(place) or (_readable(place.parent) and not place.exists()):
             return str(place)
         if _readable(place := root / str(at)) and _kafka_id(place) == topic_id:
@@ -90,7 +90,7 @@ def _kafka_id(place: Path) -> bytes | None:
 
 
 class LocalRange:
-    """Reads batches of one partition's directory from `start` on; `position` tells how far it came."""
+    """Reads batches from a partition's directory from `start` on; `position` is the next offset."""
 
     def __init__(self, directory: str, start: int, end: int, isolation: Isolation) -> None:
         self._directory = directory
@@ -99,7 +99,7 @@ class LocalRange:
         self.position = start
 
     def batches(self) -> Iterator[memoryview]:
-        """Batches in order, some at a time, until `end` or until something only the broker can answer."""
+        """Batches in order, some at a time, until `end` or until only the broker can continue."""
         while self.position < self._end:
             before = self.position
             base = self._segment()
@@ -129,7 +129,7 @@ class LocalRange:
             with open(self._file(base), "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
-            # Gone since the directory was read, not ours to read, or empty.
+            # Deleted since the directory was listed, not readable, or empty.
             return None
         mapped.madvise(mmap.MADV_SEQUENTIAL)
         return memoryview(mapped)
@@ -146,7 +146,7 @@ class LocalRange:
                 continue
             header = check_stored(view, at, len(view))
             if header is not None and header.base_offset >= self._end:
-                # Compaction has taken what was left of the range.
+                # Compaction removed the rest of the range.
                 self.position = self._end
             if header is None or header.attributes & mask != CONTROL:
                 return

@@ -1,4 +1,4 @@
-"""From offsets to tasks: losses are noticed here, on the driver, and each split is told where to read."""
+"""From offsets to splits, on the driver: finds lost records, and where each split is read from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan(
 
 
 def survivors(cluster: Cluster, query: ReadQuery, whole: list[Range]) -> list[Range]:
-    """The ranges without what retention has taken; RecordsLost where that is a failure."""
+    """The ranges without what retention removed; RecordsLost if that is a failure."""
     if not whole:
         return []
     firsts = positions.edges(cluster, [each.at for each in whole], Start.EARLIEST, query.isolation)
@@ -50,7 +50,7 @@ def survivors(cluster: Cluster, query: ReadQuery, whole: list[Range]) -> list[Ra
 
 
 def directories(cluster: Cluster, query: ReadQuery, topology: Topology) -> dict[TopicPartition, str]:
-    """Where partitions lie on this machine, as far as the query wants to know."""
+    """The directories of partitions on this machine, if the query may read them."""
     if query.local_log is LocalLog.NEVER:
         return {}
     found = find_directories(cluster, topology.topic_ids, topology.partitions)
@@ -58,7 +58,7 @@ def directories(cluster: Cluster, query: ReadQuery, topology: Topology) -> dict[
         missing := [at for at in topology.partitions if at not in found]
     ):
         raise OptionError(
-            f"option localLog is always, but the segments of {missing[0]} cannot be read from this machine:"
-            " the broker is elsewhere, or its files belong to another user; write auto"
+            f"option localLog is always, but this machine cannot read the segments of {missing[0]}:"
+            " the broker runs elsewhere, or its files belong to another user; use auto"
         )
     return found

@@ -1,4 +1,4 @@
-"""From what a query asked for to partitions and offsets, by asking the cluster."""
+"""From the options of a query to partitions and offsets, with the answers of the cluster."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ CLIENT_ID = "braid-spark"
 
 
 class Missing(Enum):
-    """What a topic or partition is that a query names and the cluster does not have."""
+    """How to treat a topic or partition that a query names and the cluster does not have."""
 
     IS_AN_ERROR = "an error"
     IS_LEFT_OUT = "left out"
 
 
 class TopicMissing(OptionError):
-    """A topic or partition that was asked for by name and is not there."""
+    """A topic or partition that the query names does not exist."""
 
 
 def connect(query: ReadQuery) -> Cluster:
-    """The cluster of a query; nothing is sent before the first question."""
+    """The cluster of a query; it connects on first use."""
     client_id = query.client_settings.get("client.id", CLIENT_ID)
     security = parse_security(query.client_settings)
     return Cluster(
@@ -46,7 +46,7 @@ def connect(query: ReadQuery) -> Cluster:
 
 
 class Topology(NamedTuple):
-    """Every partition a query reads, as the cluster has them now, who leads it, and the ids of topics."""
+    """The partitions that a query reads now, their leaders, and the ids of topics."""
 
     leaders: dict[TopicPartition, int]
     topic_ids: dict[str, bytes]
@@ -57,7 +57,7 @@ class Topology(NamedTuple):
 
 
 def topology(cluster: Cluster, query: ReadQuery, missing: Missing = Missing.IS_AN_ERROR) -> Topology:
-    """Asks for what the query subscribes to; TopicMissing where it names what is not there."""
+    """Looks up what the query subscribes to; TopicMissing if a name does not exist."""
     subscription = query.subscription
     if subscription.pattern is not None:
         # Anywhere in the name, as in Spark's Kafka source.
@@ -100,14 +100,14 @@ def _assigned(
 
 
 def edges(cluster: Cluster, some: Iterable[TopicPartition], edge: Start, isolation: Isolation) -> Offsets:
-    """The first offset that is there, or the one behind the last that may be read."""
+    """The first offset of each partition, or the one after its last readable record."""
     level = int(isolation is Isolation.READ_COMMITTED)
     found = list_offsets(cluster, dict.fromkeys(some, int(edge)), level)
     return {at: spot.offset for at, spot in found.items()}
 
 
 def earliest(cluster: Cluster, at: TopicPartition) -> int:
-    """The first offset that a partition still has."""
+    """The first offset of a partition."""
     return list_offsets(cluster, {at: int(Start.EARLIEST)})[at].offset
 
 
@@ -128,10 +128,10 @@ def resolve(
     option = f"{side}OffsetsByTimestamp" if bound.timestamps else f"{side}Offsets"
     if missing := [at for at in some if at not in asked]:
         names = ", ".join(map(str, missing[:5]))
-        raise OptionError(f"option {option} must name every partition, and does not name {names}")
+        raise OptionError(f"option {option} must have every partition, and {names} is missing")
     if surplus := [at for at in asked if at not in some]:
         names = ", ".join(map(str, surplus[:5]))
-        raise OptionError(f"option {option} is about {names}, which the query does not read")
+        raise OptionError(f"option {option} has {names}, which the query does not read")
     if bound.timestamps:
         return _at_times(cluster, query, asked, side)
     found = {at: offset for at, offset in asked.items() if offset >= 0}
@@ -153,7 +153,7 @@ def between(starts: Offsets, ends: Offsets) -> dict[str, str]:
 
 
 def settled(query: ReadQuery, starts: Offsets, ends: Offsets) -> ReadQuery:
-    """The same query, with what `between` would say."""
+    """The same query with these offsets."""
     first, end = _by_topic(starts), _by_topic(ends)
     partitions = {topic: tuple(offsets) for topic, offsets in first.items()}
     chosen = Subscription(assigned=partitions)
@@ -175,17 +175,17 @@ def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]
 def _refuse_beyond(asked: Offsets, ends: Offsets) -> None:
     for at, offset in asked.items():
         if offset > ends[at]:
-            raise OptionError(f"option endingOffsets asks for {at} up to {offset}, but it ends at {ends[at]}")
+            raise OptionError(f"option endingOffsets is {offset} for {at}, which ends at {ends[at]}")
 
 
 def _at_times(cluster: Cluster, query: ReadQuery, times: Mapping[TopicPartition, int], side: str) -> Offsets:
-    """The first record of a time or later; where there is none, the end, or an error if so asked."""
+    """The first record at or after a time; if there is none, the end or an error, as the query says."""
     level = int(query.isolation is Isolation.READ_COMMITTED)
     spots = list_offsets(cluster, times, level)
     late = [at for at, spot in spots.items() if spot.offset < 0]
     if late and side == "starting" and not query.late_start_is_latest:
         raise OptionError(
-            f"{late[0]} has no record of {times[late[0]]} ms or later; to begin at its end then, add"
+            f"{late[0]} has no record at or after {times[late[0]]} ms; to begin at its end, add"
             ' .option("startingOffsetsByTimestampStrategy", "latest")'
         )
     ends = edges(cluster, late, Start.LATEST, query.isolation) if late else {}

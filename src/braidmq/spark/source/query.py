@@ -1,7 +1,7 @@
-"""What one query asked for, read once from its options and then only passed around.
+"""The options of a read, parsed and checked once.
 
-Every mistake that can be seen without asking a broker is found here. The object is pickled into tasks, so it
-holds plain values only.
+Every mistake that can be found without a broker is found here. The object is pickled into tasks, so it has
+plain values only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ByPartition = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which partitions are read: topics by name, by pattern, or partitions one by one; exactly one is set."""
+    """Which partitions are read: topics by name or by pattern, or single partitions; exactly one is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -79,12 +79,12 @@ class ReadQuery:
 
     @property
     def tasks_are_counted(self) -> bool:
-        """Whether the user has said something about the number of tasks, or their size."""
+        """Whether the user set the number or the size of tasks."""
         return self.partitions_min is not None or self.split_records_max is not None
 
 
 def parse_query(given: Mapping[str, str], streaming: bool) -> ReadQuery:
-    """The query that the options describe; OptionError says what is wrong with them."""
+    """The query that the options describe; OptionError if one is wrong."""
     options = Options(given, READ_OPTIONS, WHAT)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
@@ -123,7 +123,7 @@ def parse_query(given: Mapping[str, str], streaming: bool) -> ReadQuery:
 
 
 def extra_columns(given: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether headers, and whether tag and message id, are columns; asked of batch and stream alike."""
+    """Whether headers, and whether tag and message id, are columns; for batch and stream."""
     options = Options(given, READ_OPTIONS, WHAT)
     return options.boolean("includeHeaders", False), options.boolean("includeTag", False)
 
@@ -136,22 +136,22 @@ def _subscription(options: Options) -> Subscription:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(ways) != 1:
         found = f"{' and '.join(ways)} are given" if ways else "none is given"
-        raise OptionError(f"exactly one of subscribe, subscribePattern and assign says what is read; {found}")
+        raise OptionError(f"set exactly one of the options subscribe, subscribePattern and assign; {found}")
     text = options.required(ways[0], "orders")
     if ways[0] == "subscribe":
         topics = tuple(dict.fromkeys(name for each in text.split(",") if (name := each.strip())))
         if not topics:
-            raise OptionError("option subscribe names no topic; write orders,payments")
+            raise OptionError("option subscribe names no topic; write for example orders,payments")
         return Subscription(topics=topics)
     if ways[0] == "subscribePattern":
         try:
             compile_java(text)
         except NotInPython as error:
             raise OptionError(
-                f"option subscribePattern is {text!r}, of which Braid does not understand {error}"
+                f"option subscribePattern is {text!r}; Braid does not support {error}"
             ) from None
         except ValueError as error:
-            raise OptionError(f"option subscribePattern is no regular expression: {error}") from None
+            raise OptionError(f"option subscribePattern is not a regular expression: {error}") from None
         return Subscription(pattern=text)
     return Subscription(assigned=_assignment(text))
 
@@ -170,7 +170,7 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _bound(options: Options, side: str, default: Start, streaming: bool) -> Bound:
-    """As in Spark's Kafka source, one time for all beats times by partition, which beat offsets."""
+    """As in Spark's Kafka source, one time for all wins over times by partition, which win over offsets."""
     timestamp_ms = options.count(f"{side}Timestamp", least=0)
     if timestamp_ms is not None:
         return Bound(timestamp_ms=timestamp_ms)
@@ -182,9 +182,9 @@ def _bound(options: Options, side: str, default: Start, streaming: bool) -> Boun
     if text.lower() in ("earliest", "latest"):
         edge = Start[text.upper()]
         if side == "ending" and edge is Start.EARLIEST:
-            raise OptionError("option endingOffsets is earliest, where nothing lies before; write latest")
+            raise OptionError("option endingOffsets is earliest, so nothing would be read; write latest")
         if side == "starting" and edge is Start.LATEST and not streaming:
-            raise OptionError("option startingOffsets is latest: a batch would be empty; write earliest")
+            raise OptionError("option startingOffsets is latest, so nothing would be read; write earliest")
         return Bound(edge=edge)
     offsets = _by_partition(name, text, least=-2)
     forbidden = int(Start.EARLIEST) if side == "ending" else None if streaming else int(Start.LATEST)
@@ -215,7 +215,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise OptionError(f"option {name} is {text!r}, which is not the JSON it must be; {example}")
+        raise OptionError(f"option {name} is {text!r}, which is not valid JSON for it; {example}")
     return parsed
 
 

@@ -1,8 +1,8 @@
-"""Rows of which nothing is wanted that stands in a record: counted by the headers of their batches.
+"""Rows for queries that use nothing of a record's content, counted from the headers of batches.
 
-`df.count()` asks for no column at all, and topic, partition and the kind of time are the same for all records
-of a batch. So batches are neither decompressed nor decoded; only where a range cuts through one is it looked
-at record by record. Where the query is a count itself, a row with the number stands for all of them.
+`df.count()` uses no column at all, and topic, partition and timestamp type are the same for all records of a
+batch. So batches are neither decompressed nor decoded; only a batch that a range cuts through is read record
+by record. If the query is itself a count, one row with the number replaces all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS_MAX = 65_536
 
 
 class RowCounter:
-    """Stands in for an `ArrowDecoder` where all columns are among `COUNTED`."""
+    """Used instead of an `ArrowDecoder` if all columns are in `COUNTED`."""
 
     def __init__(self, columns: tuple[str, ...], topic: str, partition: int, first: int, end: int) -> None:
         self._schema = arrow_schema(columns)
@@ -35,9 +35,9 @@ class RowCounter:
         self._zero_counts = columns == (COUNT,)
 
     def feed(self, batches: memoryview) -> Iterator[pa.RecordBatch]:
-        """What is full after the records of these batches were counted; ApiError where they cannot be read.
+        """Counts the records of these batches and yields full Arrow batches; ApiError if one cannot be read.
 
-        They are whole, their CRCs right, and none is a control batch.
+        The batches are whole, their CRCs are right, and none is a control batch.
         """
         at = 0
         while at < len(batches):
@@ -56,14 +56,14 @@ class RowCounter:
                 yield self._batch(ROWS_MAX)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """The rows counted so far, if there are any; of a count alone, which is a number, always one."""
+        """The rows counted so far, if there are any; for a count always one row with the number."""
         if self._sums and (self._rows or self._zero_counts):
             yield self._sum()
         elif self._rows:
             yield self._batch(self._rows)
 
     def _within(self, batch: memoryview) -> int:
-        """How many records of a batch lie within the range."""
+        """How many records of a batch are in the range."""
         decoder = ArrowDecoder(("offset",), *self._place, self._first, self._end)
         found = [*decoder.feed(batch), *decoder.flush()]
         return sum(each.num_rows for each in found)

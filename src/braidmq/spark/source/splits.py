@@ -18,16 +18,16 @@ from braidmq.address import Address
 from braidmq.client.cluster import TopicPartition
 
 SPLIT_RECORDS = 1_000_000
-"""Offsets in a task that nobody has said anything about: seconds of work, so a failed task costs little."""
+"""Offsets in a task by default: seconds of work, so a failed task costs little."""
 
 
 TASK_RECORDS = 10_000
-"""Small splits share a task up to this many: starting one costs as much as reading some thousand."""
+"""Small splits share a task up to this many records: a task costs as much as reading some thousand."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Offsets `start` to `end` (excluded) of a partition; who leads it; where it lies, if on this machine."""
+    """Offsets `start` to `end` (excluded) of a partition, its leader, and its directory if it is local."""
 
     topic: str
     partition: int
@@ -64,13 +64,13 @@ class Range:
 
 
 def ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
-    """What there is to read, by partition; those without anything are left out."""
+    """The ranges to read, without empty ones."""
     both = [Range(at, start, ends[at]) for at, start in sorted(starts.items()) if at in ends]
     return [each for each in both if each.size > 0]
 
 
 def cut(whole: list[Range], partitions_min: int | None = None, records_max: int | None = None) -> list[Range]:
-    """The ranges of tasks, at least `partitions_min` of them where there are as many records."""
+    """The ranges cut into splits, at least `partitions_min` if there are that many records."""
     pieces = [piece for each in whole for piece in _pieces(each, records_max or SPLIT_RECORDS)]
     total = sum(each.size for each in whole)
     if partitions_min is None or len(pieces) >= partitions_min or not total:
@@ -80,7 +80,7 @@ def cut(whole: list[Range], partitions_min: int | None = None, records_max: int 
 
 
 def tasks(splits: list[Split], alone: bool, records_max: int = TASK_RECORDS) -> list[Task]:
-    """The splits as tasks: each by itself where `alone`, else neighbours together, up to `records_max`."""
+    """The splits as tasks: one each if `alone`, else neighbours together, up to `records_max`."""
     groups: list[list[Split]] = []
     room = 0
     for split in splits:

@@ -1,10 +1,10 @@
-"""Streams: offsets are planned on the driver for each micro-batch, and written to Spark's checkpoint as JSON.
+"""Streams: the driver plans offsets for each micro-batch, and Spark writes them to its checkpoint as JSON.
 
-The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read. Under
-the empty name, which no topic has, stand the ids of the topics: one that was deleted and made again has
-another, and offsets of the old one say nothing about it. There, too, stands where partitions begin that came
-in with a batch ({"orders/2": 40}): a batch that is planned again must begin where it did the first time, and
-what retention took in between is a loss like any other.
+The JSON is that of Spark's Kafka source: {"orders": {"0": 1200, "1": 980}}, the next offset to read. The
+empty name, which no topic can have, holds the ids of the topics: a recreated topic has another id, and
+offsets of the old one mean nothing for it. It also holds the first offsets of partitions that are new in a
+batch ({"orders/2": 40}): a batch that is planned again must begin where it did the first time, and what
+retention removed in between is lost.
 
 When Spark asks what is new since `start`, everything before `start` has been processed and recorded, so that
 is the moment to publish positions (`commit` comes a batch later, and never for the last one of an
@@ -40,14 +40,14 @@ from braidmq.spark.source.splits import Task, tasks
 from braidmq.spark.source.task import read_task
 
 NO_LIMIT = 2**62
-"""A limit that does not bind: with none at all Spark asks for everything at once."""
+"""A limit without effect: with none at all, Spark asks for everything at once."""
 
 Json = dict[str, dict[str, Any]]
 IDS = ""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query's view of its partitions; lives on the driver, and as a copy in tasks."""
+    """One streaming query's view of its partitions; on the driver, and copied into tasks."""
 
     def __init__(self, query: ReadQuery, columns: tuple[str, ...]) -> None:
         self.query = query
@@ -70,8 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The target itself is taken with the first question for what is new: Spark asks where to begin
-        in between, and a start at the latest offset must not lie behind it."""
+        """The first call for new offsets fixes the target: Spark asks for the start in between, and a start
+        at the latest offset must not be after the target."""
         self._ends_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is None and self._pace.waits(begins, ends):
                 return start
             ends = limits.limited(self._connected(), self.query, begins, ends)
-        # A new partition comes in with its first record: before that it would only make an empty batch.
+        # A new partition is added with its first record; before that it would only make an empty batch.
         new = {at: begins[at] for at, end in ends.items() if at not in known and end > begins[at]}
         for at, first in new.items():
             if first > 0:
@@ -105,18 +105,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if _is_same_place(start, reached) else reached
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """What there was when Spark last asked, limits aside; the lag is from the end offset up to it."""
+        """The latest offsets when Spark last asked, without limits; the lag is counted up to them."""
         return to_json(self._ends) if self._ends else None
 
     @without_traceback()
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begins, ends = self._still_meant(start, end.get(IDS, {})), from_json(end)
         if not ends.keys() <= self._topology.leaders.keys():
-            # After a restart Spark plans the batch that was under way before it asks for anything new.
+            # After a restart Spark first plans the batch that was under way.
             self._refresh()
-        anew = _made_anew(end, self._ids())
+        anew = _recreated(end, self._ids())
         for at in [at for at in ends if at not in self._topology.leaders or at.topic in anew]:
-            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at), made_anew=at.topic in anew)
+            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at), recreated=at.topic in anew)
             report_loss(lost, self.query.fail_on_data_loss)
         starts = self._starts(begins, ends, _firsts(end))
         splits = plan(self._connected(), self.query, starts, ends, self._directories)
@@ -138,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _refresh(self, missing: Missing | None = None) -> Topology:
-        """Looks for new topics, partitions and leaders, and for where these keep them."""
+        """Looks up new topics, partitions, leaders and local directories."""
         if missing is None:
             missing = Missing.IS_AN_ERROR if self.query.fail_on_data_loss else Missing.IS_LEFT_OUT
         known, self._topology = self._topology, positions.topology(self._connected(), self.query, missing)
@@ -156,27 +156,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return written | ({IDS: known} if known else {})
 
     def _still_meant(self, start: Json, ids: Mapping[str, str]) -> Offsets:
-        """The offsets of `start`, without those of topics that were made anew.
+        """The offsets of `start`, without those of recreated topics.
 
-        Such a topic begins at its first record. What the one before it held after `start` is lost, if it held
-        anything: nobody can tell any more.
+        A recreated topic begins at its first record. Records of the old one after `start` are lost, if there
+        were any; that can no longer be known.
         """
-        anew = _made_anew(start, ids)
+        anew = _recreated(start, ids)
         offsets = from_json(start)
         for at in [at for at in offsets if at.topic in anew]:
             offset = offsets.pop(at)
-            report_loss(RecordsLost(at, offset, offset, made_anew=True), self.query.fail_on_data_loss)
+            report_loss(RecordsLost(at, offset, offset, recreated=True), self.query.fail_on_data_loss)
         return offsets
 
     def _latest(self, some: list[TopicPartition]) -> Offsets:
         return positions.edges(self._connected(), some, Start.LATEST, self.query.isolation)
 
     def _starts(self, begins: Offsets, ends: Offsets, said: Offsets | None = None) -> Offsets:
-        """Where each partition of `ends` begins: as Spark has it; a new one where its batch `said`, when it
-        was planned first, or at its first record now.
+        """Where each partition of `ends` begins: at Spark's offset; a new one at the offset that its batch
+        `said` when it was first planned, or else at its first record now.
 
-        One that ends before that has lost records. If that is no failure, it goes on from its end, as in
-        Spark's Kafka source: what is there may be another topic's records, or some that were read before.
+        A partition that ends before that has lost records. If that is no failure, it continues at its end, as
+        in Spark's Kafka source: earlier records may be another topic's, or were read before.
         """
         for at, offset in begins.items():
             if ends.get(at, -1) < offset:
@@ -184,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 report_loss(lost, self.query.fail_on_data_loss)
         new = [at for at in ends if at not in begins]
         if said is not None:
-            # Checkpoints of earlier releases do not say it; like Spark's Kafka source, such begin with 0.
+            # Older checkpoints do not have it; as in Spark's Kafka source, such a partition begins at 0.
             firsts = {at: said.get(at, 0) for at in new}
         else:
             firsts = (
@@ -204,9 +204,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """In place of a reader that cannot be made: says why as soon as it is asked for anything.
+    """Replaces a reader that cannot be created, and raises the reason on first use.
 
-    Raised while Spark makes a reader, the reason would be lost: Spark then stops the reader it did not get.
+    If it were raised while Spark creates the reader, it would be lost: Spark then stops the reader it lacks.
     """
 
     def __init__(self, reason: OptionError) -> None:
@@ -228,13 +228,13 @@ class RefusedStream(DataSourceStreamReader):
         raise self.reason
 
 
-def _made_anew(written: Json, ids: Mapping[str, str]) -> set[str]:
-    """The topics that are known to have other ids than they had; older checkpoints and brokers know none."""
+def _recreated(written: Json, ids: Mapping[str, str]) -> set[str]:
+    """The topics whose ids have changed; older checkpoints and brokers have no ids."""
     return {topic for topic, before in _topic_ids(written).items() if ids.get(topic, before) != before}
 
 
 def _firsts(written: Json) -> Offsets:
-    """Where partitions begin that came in with the batch that ends there."""
+    """The first offsets of partitions that are new in the batch that ends there."""
     found = {}
     for name, first in written.get(IDS, {}).items():
         topic, _, partition = name.partition("/")
@@ -244,7 +244,7 @@ def _firsts(written: Json) -> Offsets:
 
 
 def _is_same_place(one: Json, other: Json) -> bool:
-    """Whether nothing lies between two places; Spark compares texts, and would run an empty batch."""
+    """Whether nothing is between two offsets; Spark compares texts, and would run an empty batch."""
     return {**one, IDS: _topic_ids(one)} == {**other, IDS: _topic_ids(other)}
 
 

@@ -40,7 +40,7 @@ def read_task(
             for batch in read_split(query, columns, split):
                 yield from pushed.keep(batch)
         if not task.splits and columns == (COUNT,):
-            # A count is a number, also of nothing.
+            # A count of nothing is still a number.
             yield from RowCounter(columns, "", 0, 0, 0).flush()
 
 
@@ -54,14 +54,14 @@ def read_split(query: ReadQuery, columns: tuple[str, ...], split: Split) -> Iter
 
 
 def stored_batches(query: ReadQuery, split: Split) -> Iterator[memoryview]:
-    """The batches of a split, some at a time: from this machine's disk as far as it goes, then the broker."""
+    """The batches of a split, some at a time: from the local disk where possible, then from the broker."""
     position = split.start
     if split.directory is not None and split.machine == machine():
         local = LocalRange(split.directory, split.start, split.end, query.isolation)
         yield from local.batches()
         position = local.position
     elif query.local_log is LocalLog.ALWAYS:
-        raise OptionError(f"option localLog is always, but {split.at} is not on this machine; write auto")
+        raise OptionError(f"option localLog is always, but {split.at} is not on this machine; use auto")
     if position < split.end:
         with _cluster(query, split) as cluster:
             yield from _fetched(cluster, query, split, position)
@@ -75,24 +75,24 @@ def _fetched(cluster: Cluster, query: ReadQuery, split: Split, position: int) ->
             return
         except RecordsLost as lost:
             begins = positions.earliest(cluster, split.at)
-            told_begins = begins if lost.ends is None else None
+            known_begins = begins if lost.ends is None else None
             report_loss(
-                RecordsLost(lost.at, lost.first, split.end, told_begins, lost.ends), query.fail_on_data_loss
+                RecordsLost(lost.at, lost.first, split.end, known_begins, lost.ends), query.fail_on_data_loss
             )
             if begins <= fetch.position:
-                # The partition ends before what was to be read: it was made anew, and is another one.
+                # The partition ends before the range: it belongs to a recreated topic.
                 return
             position = begins
 
 
 def fetch_bytes(query: ReadQuery) -> int:
-    """What one answer may hold; a user's own `max.partition.fetch.bytes` goes before ours."""
+    """The size of one response; the user's `max.partition.fetch.bytes` wins over our default."""
     return FETCH_BYTES if query.fetch_bytes is None else query.fetch_bytes
 
 
 @contextmanager
 def _cluster(query: ReadQuery, split: Split) -> Iterator[Cluster]:
-    """Connected to the split's leader, which the driver has found; closed when the task did not end well."""
+    """A cluster connected to the split's leader, which the driver looked up; closed if the task fails."""
     key = repr((query.bootstrap, sorted(query.client_settings.items())))
     cluster = _idle.pop(key, None)
     for other in _idle.values():

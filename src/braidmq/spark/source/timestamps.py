@@ -1,8 +1,7 @@
-"""Timestamps of records that Spark has no room for.
+"""Timestamps of records that are too large for Spark.
 
-A record has milliseconds in 64 bits, a timestamp of Spark microseconds in as many. The kernel holds what is
-too large at the ends of 64 bits, where no whole number of milliseconds lies: so it is found here, and said,
-before it is taken for a time.
+A record has milliseconds in 64 bits, Spark has microseconds in 64 bits. The kernel replaces a timestamp that
+is too large by the minimum or maximum of 64 bits, which no whole millisecond equals. So it is found here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 
 
 class TimestampTooLarge(UserError):
-    """A record whose timestamp cannot be one of Spark's."""
+    """A record's timestamp does not fit Spark's timestamps."""
 
     def __init__(self, at: TopicPartition, offset: int) -> None:
         super().__init__(
@@ -33,7 +32,7 @@ class TimestampTooLarge(UserError):
 
 
 def check_times(at: TopicPartition, times: pa.Array, offsets: pa.Array) -> None:
-    """TimestampTooLarge where a time lies at an end of 64 bits."""
+    """TimestampTooLarge if a time is the minimum or maximum of 64 bits."""
     numbers = times.view(pa.int64())
     ends = pc.min_max(numbers).as_py()
     for end, limit in ((ends["max"], INT64_MAX), (ends["min"], INT64_MIN)):

@@ -1,15 +1,14 @@
-"""A topic as a table that is told, query by query, which columns and rows are used.
+"""A topic as a table that learns from Spark, for each query, which columns and rows the query uses.
 
-Spark tells a data source in Python neither: every column is decoded, sent to the JVM and dropped there, and a
-pushed filter stays with the DataFrame (see `filters.py`). It does tell what implements the interfaces of its
-data sources in Java, and py4j lets an object of the driver's Python stand for one. Those that are here are
-asked on the driver only, while a query is planned. What comes out is a plan of `mapInArrow` made for that
-query alone, with the columns that it uses and with its filters, which Spark takes as the rows of a table
-(`relation.py`): a million rows of 100 bytes cost the JVM two thirds of what they do through a data source in
-Python, which keeps accounts of every row.
+Spark does not say that to a data source in Python: every column is decoded, sent to the JVM and dropped
+there, and a pushed filter stays with the DataFrame (see `filters.py`). It does say it to implementations of
+its Java interfaces, and py4j lets objects of the driver's Python implement those. Spark calls the objects of
+this file on the driver only, while it plans a query. The result is a `mapInArrow` plan for that query alone,
+with its columns and filters, which Spark reads as the rows of a table (`java/relation.py`): a million rows of
+100 bytes cost the JVM two thirds of what they cost through a Python data source, which counts every row.
 
-Method names are those of Spark's interfaces, by which the JVM calls them. What this file does not know of a
-table is answered by a table that Spark made.
+Method names are those of Spark's interfaces. Everything else that Spark asks of a table is answered by a
+table that Spark made.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ if TYPE_CHECKING:
 
 READ = "org.apache.spark.sql.connector.read"
 CHEAPEST = "partition"
-"""What is read where a query uses no column at all, as `count()`: a scan without any would have no rows."""
+"""Read for a query without columns, such as `count()`: a scan without columns would have no rows."""
 _numbers = itertools.count()
 
 Rows = Callable[[tuple[str, ...], Pushed], "DataFrame"]
-"""The rows of one query: these columns of records that meet these filters, or of more."""
+"""The rows of one query: these columns, of at least the records that meet these filters."""
 
 
 @dataclass(frozen=True)
 class Topics:
-    """What is read, by which name plans show it, and who makes the rows of a query."""
+    """What is read, its name in plans, and the function that makes the rows of a query."""
 
     spark: SparkSession
     name: str
@@ -49,9 +48,9 @@ class Topics:
 
 
 def as_table(topics: Topics, whole: DataFrame) -> DataFrame:
-    """The DataFrame of a table that is read by whatever `topics.rows` makes for a query.
+    """The DataFrame of a table whose rows `topics.rows` makes for each query.
 
-    `whole` is one that Spark has read by a format of its own, with all columns; it is never run.
+    `whole` is a DataFrame of Spark's own formats with all columns; it is never run.
     """
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
@@ -90,7 +89,7 @@ class TopicTable:
         return self._number
 
     def equals(self, other: Any) -> bool:
-        """The other comes as the JVM's view of a Python object; two are one when they call themselves so."""
+        """The other is the JVM's view of a Python object; two with the same text are equal."""
         return other is not None and str(other) == self.toString()
 
     def __getattr__(self, name: str) -> Any:
@@ -116,7 +115,7 @@ class TopicScanBuilder:
         self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: Any) -> Any:  # noqa: N802
-        """All of them are left to Spark as well: they are pushed so that less is read."""
+        """Returns all of them, so that Spark applies them too: pushing them only makes reads smaller."""
         for each in filters if self._topics.pushdown is not Pushdown.NEVER else ():
             known = from_java(each)
             if known is not None and (found := condition(known)) is not None:
@@ -125,7 +124,7 @@ class TopicScanBuilder:
         return filters
 
     def pushedFilters(self) -> Any:  # noqa: N802
-        """What Spark shows as pushed."""
+        """The filters that Spark's plan shows as pushed."""
         return java_array(self._topics.spark, "org.apache.spark.sql.sources.Filter", self._filters)
 
     def supportCompletePushDown(self, _aggregation: Any) -> bool:  # noqa: N802
@@ -133,7 +132,7 @@ class TopicScanBuilder:
         return False
 
     def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
-        """Takes `count(*)`, over everything or by what the records of a batch have in common."""
+        """Accepts `count(*)`, over everything or grouped by columns that are the same in a whole batch."""
         counts = [str(each) for each in aggregation.aggregateExpressions()]
         groups = [str(each) for each in aggregation.groupByExpressions()]
         if counts != ["COUNT(*)"] or not COUNTED.issuperset(groups):
@@ -142,7 +141,7 @@ class TopicScanBuilder:
         return True
 
     def pruneColumns(self, schema: Any) -> None:  # noqa: N802
-        # By name: of a nested column Spark may ask for parts, and gets all of it.
+        # By name: Spark may ask for parts of a nested column, and gets all of it.
         self._columns = tuple(schema.fieldNames())
 
     def build(self) -> TopicScan:
@@ -151,7 +150,7 @@ class TopicScanBuilder:
 
 
 class TopicScan:
-    """Spark's `Scan` of one query, of the kind whose rows are there already as an RDD."""
+    """Spark's `Scan` of one query, of the kind that returns its rows as an RDD."""
 
     class Java:
         implements: ClassVar = [f"{READ}.V1Scan"]
@@ -173,11 +172,11 @@ class TopicScan:
         return id(self) & 0x7FFFFFFF
 
     def equals(self, _other: Any) -> bool:
-        """No two scans are one: each has rows of its own."""
+        """No two scans are equal: each has its own rows."""
         return False
 
     def toV1TableScan(self, _context: Any) -> Any:  # noqa: N802
-        """The same each time: Spark asks again when it plans what is left of a query anew."""
+        """The same each time: Spark calls it again when it replans a query."""
         return self._relation
 
     @cached_property
