@@ -23,7 +23,7 @@ from braidmq.spark.parquet import files as parquet_files
 from braidmq.spark.source import bulk
 from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.query import ReadQuery
-from braidmq.spark.source.splits import Split, Task
+from braidmq.spark.source.splits import ReadTask, Split
 from braidmq.spark.source.task import read_split, stored_batches
 
 HELD = 4
@@ -47,7 +47,7 @@ def instead(kind: str) -> Iterator[None]:
 
 
 def hand_over(
-    query: ReadQuery, columns: tuple[str, ...], task: Task, _pushed: Pushed = EVERYTHING
+    query: ReadQuery, columns: tuple[str, ...], task: ReadTask, _pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """As many rows as there are, and all of them the first ones."""
     for split in task.splits:
@@ -55,7 +55,7 @@ def hand_over(
 
 
 def check_over(
-    query: ReadQuery, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
+    query: ReadQuery, columns: tuple[str, ...], task: ReadTask, pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The same after all that is stored was looked at."""
     for split in task.splits:

@@ -22,7 +22,7 @@ from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import Groups
 from braidmq.platform.disk import RealDisk, RealFile
 from braidmq.spark.avro import AvroSchema, Framing
-from braidmq.spark.lake import Archive, Avro, Conflict, Json, Lake, LakeError, archive, compact, sweep
+from braidmq.spark.lake import Archive, Avro, CommitConflict, Json, Lake, LakeError, archive, compact, sweep
 from braidmq.spark.lake.schema import dated
 
 NewTopic = Callable[..., str]
@@ -199,7 +199,7 @@ def test_two_archivers_on_one_lake_do_not_double_rows(
     stale = lake.create()
     assert run(spark, lake, bootstrap, topic) == 4
     rows = lake.read(spark).drop("date")
-    with pytest.raises(Conflict, match=f"another archiver also archives {topic}-0"):
+    with pytest.raises(CommitConflict, match=f"another archiver also archives {topic}-0"):
         lake.append(rows, onto=stale, reached={topic: {0: 4}})
     other = rows.withColumnRenamed("topic", "was").selectExpr("*", "'else' AS topic").drop("was")
     assert lake.append(other, onto=stale, reached={"else": {0: 4}}).rows == 8

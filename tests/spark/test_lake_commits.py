@@ -15,10 +15,10 @@ from braidmq.spark.lake import commits
 from braidmq.spark.lake.commits import (
     SNAPSHOT_EVERY,
     Commit,
+    CommitConflict,
     CommitLog,
-    Conflict,
     LakeError,
-    Operation,
+    LakeOperation,
     ParquetFile,
     Snapshot,
 )
@@ -30,7 +30,7 @@ LONG_AFTER_MS = 2**50
 def added(number: int) -> Commit:
     file = ParquetFile(f"date=2026-11-15/{number}.parquet", 10, 1000, 5, 6)
     return Commit(
-        Operation.ARCHIVE,
+        LakeOperation.ARCHIVE,
         number,
         added=(file,),
         positions={"orders": {0: number * 10}},
@@ -49,7 +49,7 @@ def filled(folder: Path, commits: int) -> tuple[CommitLog, Snapshot]:
 def test_commits_add_up_to_a_table(tmp_path: Path) -> None:
     """S5: files, and the offsets up to which they go."""
     log, snapshot = filled(tmp_path, 3)
-    snapshot = log.commit(snapshot, Commit(Operation.COMPACT, 99, removed=("date=2026-11-15/0.parquet",)))
+    snapshot = log.commit(snapshot, Commit(LakeOperation.COMPACT, 99, removed=("date=2026-11-15/0.parquet",)))
     assert CommitLog(tmp_path).snapshot() == snapshot
     assert (snapshot.version, snapshot.rows, snapshot.positions) == (3, 20, {"orders": {0: 20}})
     assert snapshot.removed == {"date=2026-11-15/0.parquet": 99}
@@ -60,7 +60,7 @@ def test_of_two_writers_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
     """S5: a number is given once."""
     log, snapshot = filled(tmp_path, 1)
     log.commit(snapshot, added(1))
-    with pytest.raises(Conflict, match="another writer made commit 1"):
+    with pytest.raises(CommitConflict, match="another writer made commit 1"):
         CommitLog(tmp_path).commit(snapshot, added(2))
     assert log.snapshot().positions == {"orders": {0: 10}}
     assert not list(tmp_path.rglob("*.tmp"))
@@ -69,9 +69,9 @@ def test_of_two_writers_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
 def test_a_file_cannot_be_removed_twice(tmp_path: Path) -> None:
     """S5: two compactions of the same files would double their rows."""
     log, snapshot = filled(tmp_path, 1)
-    merge = Commit(Operation.COMPACT, 1, removed=("date=2026-11-15/0.parquet",))
+    merge = Commit(LakeOperation.COMPACT, 1, removed=("date=2026-11-15/0.parquet",))
     snapshot = log.commit(snapshot, merge)
-    with pytest.raises(Conflict, match="another compaction replaced it"):
+    with pytest.raises(CommitConflict, match="another compaction replaced it"):
         log.commit(snapshot, merge)
 
 
@@ -100,7 +100,7 @@ def test_a_number_that_a_snapshot_passed_is_refused(tmp_path: Path) -> None:
     seen = slow.snapshot()
     log, snapshot = filled(tmp_path, SNAPSHOT_EVERY + 3)
     log.forget_before_last_snapshot(LONG_AFTER_MS)
-    with pytest.raises(Conflict, match="another writer made commit 0; nothing was changed"):
+    with pytest.raises(CommitConflict, match="another writer made commit 0; nothing was changed"):
         slow.commit(seen, added(999))
     assert log.snapshot() == snapshot
 
@@ -156,7 +156,7 @@ def test_what_was_committed_is_in_the_table_whoever_was_slow(data: st.DataObject
             else:
                 try:
                     seen[log] = logs[log].commit(seen[log], added(number))
-                except Conflict:
+                except CommitConflict:
                     continue
                 done.add(added(number).added[0].path)
         assert set(logs[0].snapshot().files) == done

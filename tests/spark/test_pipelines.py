@@ -16,7 +16,7 @@ from braidmq.spark.avro import AvroSchema
 from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import Pipeline, PipelineError, loads, pipeline
 from braidmq.spark.pipelines.runner import run
-from braidmq.spark.pipelines.status import RunStatus, State
+from braidmq.spark.pipelines.status import RunState, RunStatus
 from braidmq.spark.pipelines.table_source import read as read_table
 
 pytestmark = pytest.mark.timeout(300)
@@ -42,7 +42,7 @@ class Lab:
 
     def run(self, text: str) -> None:
         status = run(self.load(text), once=True, spark=self.spark)
-        assert status.state is State.DONE
+        assert status.state is RunState.DONE
 
     def lake(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         frame = Lake(self.directory / name).read(self.spark)

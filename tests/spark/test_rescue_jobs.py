@@ -13,7 +13,7 @@ from braidmq.cli import main
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import Groups
-from braidmq.spark.lake import Archive, Conflict, Lake, archive, ranges
+from braidmq.spark.lake import Archive, CommitConflict, Lake, archive, ranges
 from braidmq.spark.lake.replay import Selection, replay, select
 from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import audit
@@ -282,7 +282,7 @@ def test_of_two_redrives_side_by_side_one_sends(
         return choose(mine, letters)
 
     monkeypatch.setattr(redriving, "_chosen", slowly)
-    with pytest.raises(Conflict, match="another run began meanwhile; this one changed nothing"):
+    with pytest.raises(CommitConflict, match="another run began meanwhile; this one changed nothing"):
         redrive(spark, job)
     assert values(read(spark, bootstrap, orders)) == [0, 1, 2]
 

@@ -36,7 +36,7 @@ from braidmq.cli.spark import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from braidmq.spark.lake.archiver import Archive, Step
+    from braidmq.spark.lake.archiver import Archive, ArchiveStep
     from braidmq.spark.lake.decode import Decoding
     from braidmq.spark.lake.replay import Selection
     from braidmq.spark.lake.table_formats import Target
@@ -369,7 +369,7 @@ def _archive_elsewhere(
         print(f"archived {', '.join(job.topics)} into {target.to}")
 
 
-def _show_steps(steps: Iterator[Step] | Iterator[Step | None], to: str, as_json: bool) -> None:
+def _show_steps(steps: Iterator[ArchiveStep] | Iterator[ArchiveStep | None], to: str, as_json: bool) -> None:
     rows = 0
     try:
         with _progress(not as_json) as show:
@@ -390,7 +390,7 @@ def _show_steps(steps: Iterator[Step] | Iterator[Step | None], to: str, as_json:
 
 
 @contextmanager
-def _progress(wanted: bool) -> Iterator[Callable[[Step, int], None]]:
+def _progress(wanted: bool) -> Iterator[Callable[[ArchiveStep, int], None]]:
     """A bar on a terminal, a line for each commit elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -403,13 +403,13 @@ def _progress(wanted: bool) -> Iterator[Callable[[Step, int], None]]:
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("archiving", total=None)
 
-        def show(step: Step, rows: int) -> None:
+        def show(step: ArchiveStep, rows: int) -> None:
             bar.update(task, completed=rows, total=rows + step.ahead, description=f"commit {step.version}")
 
         yield show
 
 
-def _step_line(step: Step, rows: int) -> None:
+def _step_line(step: ArchiveStep, rows: int) -> None:
     print(f"commit {step.version}: {rows:,} rows so far, {step.ahead:,} offsets ahead", file=sys.stderr)
 
 

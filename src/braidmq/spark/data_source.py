@@ -26,9 +26,9 @@ from braidmq.spark.options import OptionError, Pushdown
 from braidmq.spark.session import check_version
 from braidmq.spark.source import columns
 from braidmq.spark.source.query import extra_columns, parse_query
-from braidmq.spark.worker import settle_in
+from braidmq.spark.worker import adapt_worker
 
-settle_in()
+adapt_worker()
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 

@@ -57,7 +57,7 @@ def print_exc() -> None:
         traceback.print_exc()
 
 
-def settle_in() -> None:
+def adapt_worker() -> None:
     """Installs the functions above in a process of Spark's daemon in our session; elsewhere does nothing."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)

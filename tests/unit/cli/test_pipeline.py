@@ -16,7 +16,7 @@ from braidmq.client import Producer
 from braidmq.spark.pipelines import Pipeline, load, templates
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding
 from braidmq.spark.pipelines.preflight import Preflight
-from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
+from braidmq.spark.pipelines.status import QueryStatus, RunState, RunStatus
 
 FILE = """\
 pipeline: orders
@@ -211,7 +211,7 @@ def test_the_lag_of_a_query_without_topics_is_not_known(
     source = "{files: in, format: json, read: stream, schema: id INT}"
     path.write_text(f"pipeline: files\nsources: {{a: {source}}}\nsinks: {{out: {{from: a, lake: l}}}}\n")
     kept = Checkpoint(load(path).checkpoint_directory)
-    RunStatus("files", 1, State.DONE, queries=[QueryStatus("out", State.DONE)]).save(kept)
+    RunStatus("files", 1, RunState.DONE, queries=[QueryStatus("out", RunState.DONE)]).save(kept)
     assert main(["pipeline", "status", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["queries"][0]["lag"] is None
 

@@ -11,7 +11,7 @@ import pytest
 
 from braidmq.spark.pipelines import PipelineError, compatibility, loads
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State, load_status
+from braidmq.spark.pipelines.status import QueryStatus, RunState, RunStatus, load_status
 
 FILE = """\
 pipeline: orders
@@ -219,7 +219,7 @@ def test_positions_come_from_the_last_finished_batch(checkpoint: Checkpoint) -> 
     assert checkpoint.positions("minutes") == [{"orders": {"0": 10}}, None]
 
 
-def state_now(checkpoint: Checkpoint) -> tuple[State, State]:
+def state_now(checkpoint: Checkpoint) -> tuple[RunState, RunState]:
     found = load_status(checkpoint)
     assert found is not None
     return found.state, found.queries[0].state
@@ -227,22 +227,22 @@ def state_now(checkpoint: Checkpoint) -> tuple[State, State]:
 
 def test_a_run_that_was_killed_is_known_to_have_died(checkpoint: Checkpoint) -> None:
     """S4: whatever it wrote last, and whoever has the number of its process now."""
-    queries = [QueryStatus("minutes", State.RUNNING)]
-    status = RunStatus("orders", 1, State.RUNNING, os.getpid(), os.uname().nodename, queries=queries)
+    queries = [QueryStatus("minutes", RunState.RUNNING)]
+    status = RunStatus("orders", 1, RunState.RUNNING, os.getpid(), os.uname().nodename, queries=queries)
     status.save(checkpoint)
     with checkpoint.held():
-        assert state_now(checkpoint) == (State.RUNNING, State.RUNNING)
-    assert state_now(checkpoint) == (State.DIED, State.DIED)
+        assert state_now(checkpoint) == (RunState.RUNNING, RunState.RUNNING)
+    assert state_now(checkpoint) == (RunState.DIED, RunState.DIED)
 
 
-@pytest.mark.parametrize(("state", "silent_s"), [(State.RUNNING, 31), (State.STARTING, 601)])
+@pytest.mark.parametrize(("state", "silent_s"), [(RunState.RUNNING, 31), (RunState.STARTING, 601)])
 def test_a_run_on_another_machine_is_known_by_when_it_was_heard_of(
-    state: State, silent_s: int, checkpoint: Checkpoint
+    state: RunState, silent_s: int, checkpoint: Checkpoint
 ) -> None:
     """S4: it writes every second once it runs; its lock may not be seen from here."""
     now_ms = time.time_ns() // 1_000_000
     status = RunStatus("orders", 1, state, 1, "elsewhere", queries=[QueryStatus("minutes", state)])
-    for updated_ms, expected in ((now_ms, state), (now_ms - silent_s * 1000, State.DIED)):
+    for updated_ms, expected in ((now_ms, state), (now_ms - silent_s * 1000, RunState.DIED)):
         status.updated_ms = updated_ms
         status.save(checkpoint)
         assert state_now(checkpoint) == (expected, expected)

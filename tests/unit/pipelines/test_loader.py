@@ -11,9 +11,9 @@ from braidmq.spark.pipelines.duration import Duration, parse_duration
 from braidmq.spark.pipelines.model import (
     BadRecords,
     LakeSink,
-    Start,
     TopicSink,
     TopicSource,
+    TopicStart,
     UpsertSink,
     ValueFormat,
     Watermark,
@@ -56,7 +56,7 @@ def test_a_file_becomes_sources_steps_and_sinks(tmp_path: Path) -> None:
     pipeline = loads(ORDERS, tmp_path)
     orders = pipeline.sources[0]
     assert isinstance(orders, TopicSource)
-    assert (orders.format, orders.start, orders.stream) == (ValueFormat.JSON, Start.EARLIEST, True)
+    assert (orders.format, orders.start, orders.stream) == (ValueFormat.JSON, TopicStart.EARLIEST, True)
     assert (orders.bad_records, orders.bad_topic) == (BadRecords.SIDE_TOPIC, "orders.bad")
     assert orders.watermark == Watermark("at", Duration(600))
     step = pipeline.steps[0]

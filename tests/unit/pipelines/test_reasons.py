@@ -289,7 +289,7 @@ def test_a_failure_is_told_by_its_innermost_sentence(tmp_path: Path) -> None:
     for told, may_pass in (
         ("x.TopicMissing", False),
         ("x.SinkInterrupted", True),
-        ("lake.commits.Conflict", True),
+        ("lake.commits.CommitConflict", True),
     ):
         text = f"[STREAM_FAILED] Query terminated: braidmq.spark.{told}: it is away\n SQLSTATE: 38000"
         without_traceback = understand_failure(RuntimeError(text), pipeline)

@@ -13,7 +13,7 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
 from braidmq.spark.lake import compaction
 from braidmq.spark.lake.archiver import Archive, archive
-from braidmq.spark.lake.commits import Conflict, LakeError
+from braidmq.spark.lake.commits import CommitConflict, LakeError
 from braidmq.spark.lake.direct_write import DirectWrite
 from braidmq.spark.lake.lake import Lake
 
@@ -120,7 +120,7 @@ def test_an_archiver_goes_on_when_somebody_else_merges_its_files(
     """S5: `braid lake compact` beside it was faster; the files are merged all the same."""
 
     def slower(*_: object) -> None:
-        raise Conflict("another compaction finished first; nothing was changed")
+        raise CommitConflict("another compaction finished first; nothing was changed")
 
     monkeypatch.setattr(compaction, "is_fragmented", lambda _: True)
     monkeypatch.setattr(compaction, "compact", slower)

@@ -286,11 +286,11 @@ def test_a_leader_that_is_not_known_for_a_moment_is_waited_for(bootstrap: str, n
     send(bootstrap, topic, 3000)
 
     class Unsettled(Cluster):
-        asked = 0
+        parse_read = 0
 
         def leader(self, at: TopicPartition) -> Connection:
-            self.asked += 1
-            if self.asked % 3:
+            self.parse_read += 1
+            if self.parse_read % 3:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader")
             return super().leader(at)
 
@@ -299,7 +299,7 @@ def test_a_leader_that_is_not_known_for_a_moment_is_waited_for(bootstrap: str, n
         found = sum(each.header.record_count for view in fetch.batches() for each in split_batches(view))
 
     assert found == 3000
-    assert cluster.asked > 6
+    assert cluster.parse_read > 6
 
 
 def test_a_limit_in_bytes_needs_sizes(
@@ -364,9 +364,9 @@ def test_a_batch_that_begins_after_its_end_is_refused(
     send(bootstrap, topic, 10)
     with Admin(bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 2})
-    asked = {name: f'{{"{topic}":{{"0":{number}}}}}' for name, number in options.items()}
+    parse_read = {name: f'{{"{topic}":{{"0":{number}}}}}' for name, number in options.items()}
     with pytest.raises(OptionError, match=complaint.replace("TOPIC", topic)):
-        plan_batch(query_for(bootstrap, topic, **asked), Pushed())
+        plan_batch(query_for(bootstrap, topic, **parse_read), Pushed())
     for nothing in (
         {"startingOffsets": f'{{"{topic}":{{"0":10}}}}'},
         {"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"},

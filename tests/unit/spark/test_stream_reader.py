@@ -15,7 +15,7 @@ from braidmq.client.cluster import TopicPartition
 from braidmq.spark.source.data_loss import RecordsLost
 from braidmq.spark.source.positions import TopicMissing
 from braidmq.spark.source.query import parse_query
-from braidmq.spark.source.splits import Task
+from braidmq.spark.source.splits import ReadTask
 from braidmq.spark.source.stream_reader import IDS, Json, StreamReader
 
 NewTopic = Callable[..., str]
@@ -57,7 +57,9 @@ def offsets(written: Json) -> Json:
 
 def rows(reader: StreamReader, start: Json, end: Json) -> int:
     planned = reader.partitions(start, end)
-    return sum(batch.num_rows for task in planned if isinstance(task, Task) for batch in reader.read(task))
+    return sum(
+        batch.num_rows for task in planned if isinstance(task, ReadTask) for batch in reader.read(task)
+    )
 
 
 def test_what_is_available_now_is_never_less_than_where_a_query_begins(
@@ -228,7 +230,7 @@ def test_a_topic_that_is_deleted_under_a_query_is_a_loss_and_is_not_made_again(
     kept, gone = new_topic(), new_topic()
     for topic in (kept, gone):
         send(bootstrap, topic, 5)
-    asked = {
+    parse_read = {
         "subscribe": f"{kept},{gone}",
         "subscribePattern": f"^(?:{kept}|{gone})$",
         "assign": f'{{"{kept}":[0],"{gone}":[0]}}',
@@ -236,13 +238,13 @@ def test_a_topic_that_is_deleted_under_a_query_is_a_loss_and_is_not_made_again(
     with Admin(bootstrap) as admin:
         admin.delete_topic(gone)
         start, logged = {kept: {"0": 0}, gone: {"0": 0}}, {kept: {"0": 5}, gone: {"0": 5}}
-        lenient = reader(**{by: asked, "failOnDataLoss": "false"})
+        lenient = reader(**{by: parse_read, "failOnDataLoss": "false"})
 
         assert rows(lenient, start, logged) == 5
         assert rows(lenient, {kept: {"0": 0}}, logged) == 5
         assert offsets(lenient.latestOffset(logged, EVERYTHING)) == {kept: {"0": 5}}
         with pytest.raises((RecordsLost, TopicMissing), match=f"{gone}"):
-            rows(reader(**{by: asked}), start, logged)
+            rows(reader(**{by: parse_read}), start, logged)
         assert gone not in admin.list_topics()
 
 

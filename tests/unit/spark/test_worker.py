@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from braidmq.spark import worker
-from braidmq.spark.worker import SESSION, settle_in
+from braidmq.spark.worker import SESSION, adapt_worker
 
 
 def in_a_daemon(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -35,7 +35,7 @@ def test_a_broken_pipe_is_no_news_and_anything_else_is(
     """S1 S3: in processes of Spark's own daemon."""
     daemon = in_a_daemon(monkeypatch)
     monkeypatch.setenv(SESSION, "1")
-    settle_in()
+    adapt_worker()
     try:
         raise error
     except Exception:
@@ -48,7 +48,7 @@ def test_sessions_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(SESSION, raising=False)
     monkeypatch.setattr(worker, "keep_memory", lambda: pytest.fail("memory is not ours to keep"))
     daemon = in_a_daemon(monkeypatch)
-    settle_in()
+    adapt_worker()
     assert (daemon.traceback, daemon.gc) == (traceback, gc)
 
 
@@ -57,7 +57,7 @@ def test_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     program = ModuleType("__main__")
     program.traceback, program.gc = traceback, gc  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", program)
-    settle_in()
+    adapt_worker()
     assert (program.traceback, program.gc) == (traceback, gc)
 
 

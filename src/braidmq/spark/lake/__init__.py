@@ -13,21 +13,21 @@ docs/use/lake.md is the guide; `commits.py` says how the exactly-once part works
 
 from __future__ import annotations
 
-from braidmq.spark.lake.archiver import Archive, Step, archive, follow
-from braidmq.spark.lake.commits import Conflict, LakeError
+from braidmq.spark.lake.archiver import Archive, ArchiveStep, archive, follow
+from braidmq.spark.lake.commits import CommitConflict, LakeError
 from braidmq.spark.lake.compaction import Compaction, compact, sweep
 from braidmq.spark.lake.decode import Avro, Json
 from braidmq.spark.lake.lake import Lake
 
 __all__ = [
     "Archive",
+    "ArchiveStep",
     "Avro",
+    "CommitConflict",
     "Compaction",
-    "Conflict",
     "Json",
     "Lake",
     "LakeError",
-    "Step",
     "archive",
     "compact",
     "follow",

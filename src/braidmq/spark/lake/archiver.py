@@ -62,7 +62,7 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ArchiveStep:
     """One commit: how many rows it added, and how many offsets are left."""
 
     version: int
@@ -71,7 +71,7 @@ class Step:
     ahead: int
 
 
-def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
+def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[ArchiveStep]:
     """Archives everything up to the current ends, one step per commit."""
     with open_cluster(job.bootstrap, job.client_options) as cluster:
         ids = ranges.topic_ids(cluster, job.topics)
@@ -92,13 +92,13 @@ def archive(spark: SparkSession, lake: Lake, job: Archive) -> Iterator[Step]:
             _publish(cluster, job, snapshot, part)
             ahead = sum(end - start for start, end in left.values())
             ahead -= sum(end - start for start, end in part.values())
-            yield Step(snapshot.version, snapshot.rows - before.rows, len(snapshot.files), ahead)
+            yield ArchiveStep(snapshot.version, snapshot.rows - before.rows, len(snapshot.files), ahead)
             snapshot = tidy(lake, spark, snapshot)
 
 
 def follow(
     spark: SparkSession, lake: Lake, job: Archive, interval_s: float = INTERVAL_S
-) -> Iterator[Step | None]:
+) -> Iterator[ArchiveStep | None]:
     """Archives for ever, every `interval_s`; yields None if there is nothing new."""
     clock = SystemClock()
     while True:

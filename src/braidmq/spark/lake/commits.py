@@ -49,11 +49,11 @@ class LakeError(UserError):
     """A lake cannot be read or written as asked; one line that says what to do."""
 
 
-class Conflict(LakeError):
+class CommitConflict(LakeError):
     """Another writer committed first, and this commit no longer fits."""
 
 
-class Operation(StrEnum):
+class LakeOperation(StrEnum):
     CREATE = "create"
     ARCHIVE = "archive"
     APPEND = "append"
@@ -80,7 +80,7 @@ class ParquetFile:
 class Commit:
     """One change of the table. `schema` is Spark's JSON of the whole schema, if it changed."""
 
-    operation: Operation
+    operation: LakeOperation
     at_ms: int
     added: tuple[ParquetFile, ...] = ()
     removed: tuple[str, ...] = ()
@@ -118,10 +118,10 @@ class Snapshot:
         return next((topic for topic, id_ in now.items() if self.topic_ids.get(topic, id_) != id_), None)
 
     def after(self, commit: Commit) -> Snapshot:
-        """The table with one more commit; Conflict if the commit removes a file that it does not have."""
+        """The table with one more commit; CommitConflict if it removes a file that is not in the table."""
         gone = [path for path in commit.removed if path not in self.files]
         if gone:
-            raise Conflict(f"{gone[0]} is no longer part of the lake: another compaction replaced it")
+            raise CommitConflict(f"{gone[0]} is no longer part of the lake: another compaction replaced it")
         files = {path: file for path, file in self.files.items() if path not in set(commit.removed)}
         files.update({file.path: file for file in commit.added})
         removed = {**self.removed, **dict.fromkeys(commit.removed, commit.at_ms)}
@@ -174,7 +174,7 @@ class CommitLog:
         )
 
     def commit(self, snapshot: Snapshot, commit: Commit) -> Snapshot:
-        """Adds `commit` after `snapshot`; Conflict if another writer added one first."""
+        """Adds `commit` after `snapshot`; CommitConflict if another writer added one first."""
         after = snapshot.after(commit)
         self._folder.mkdir(parents=True, exist_ok=True)
         if after.version <= self._newest_snapshot():
@@ -195,8 +195,8 @@ class CommitLog:
             self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_snapshot(after))
         return after
 
-    def _taken(self, number: int) -> Conflict:
-        return Conflict(
+    def _taken(self, number: int) -> CommitConflict:
+        return CommitConflict(
             f"{self._lake}: another writer made commit {number}; nothing was changed; run it again"
         )
 
@@ -302,7 +302,7 @@ def _encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def _decode(content: Mapping[str, Any]) -> Commit:
     return Commit(
-        operation=Operation(content["operation"]),
+        operation=LakeOperation(content["operation"]),
         at_ms=content["at_ms"],
         added=tuple(_files(content["added"])),
         removed=tuple(content["removed"]),

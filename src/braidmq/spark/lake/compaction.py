@@ -16,7 +16,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from braidmq.spark.lake.commits import FOLDER, Commit, Conflict, LakeError, Operation, ParquetFile, Snapshot
+from braidmq.spark.lake.commits import (
+    FOLDER,
+    Commit,
+    CommitConflict,
+    LakeError,
+    LakeOperation,
+    ParquetFile,
+    Snapshot,
+)
 from braidmq.spark.lake.lake import Lake
 from braidmq.spark.lake.schema import DATE
 
@@ -67,7 +75,7 @@ def tidy(lake: Lake, spark: SparkSession, snapshot: Snapshot) -> Snapshot:
     try:
         compact(lake, spark)
         sweep(lake)
-    except Conflict as conflict:
+    except CommitConflict as conflict:
         log.warning("%s; small files are merged after the next batch", conflict)
     return lake.snapshot()
 
@@ -105,11 +113,11 @@ def _merge(lake: Lake, spark: SparkSession, group: list[ParquetFile]) -> tuple[l
             " nothing was changed. A file was changed outside of Braid: compare with braid topic audit"
         )
     removed = tuple(file.path for file in group)
-    commit = Commit(Operation.COMPACT, lake.clock.wall_ms(), added=tuple(made), removed=removed)
+    commit = Commit(LakeOperation.COMPACT, lake.clock.wall_ms(), added=tuple(made), removed=removed)
 
     def again(now: Snapshot) -> Commit:
         if any(path not in now.files for path in removed):
-            raise Conflict(f"{lake.path}: another compaction finished first; nothing was changed")
+            raise CommitConflict(f"{lake.path}: another compaction finished first; nothing was changed")
         return commit
 
     return made, lake.commit(snapshot, commit, again)
@@ -137,7 +145,7 @@ def sweep(
         if now_ms - _changed_ms(staging) >= orphans_kept_ms:
             shutil.rmtree(staging, ignore_errors=True)
     if replaced:
-        commit = Commit(Operation.SWEEP, now_ms, swept=replaced)
+        commit = Commit(LakeOperation.SWEEP, now_ms, swept=replaced)
         lake.commit(snapshot, commit, lambda _: commit)
     lake.forget_old_commits(commits_kept_ms)
     return len(gone)

@@ -31,10 +31,10 @@ from braidmq.platform.disk import RealDisk
 from braidmq.spark.lake.commits import (
     FOLDER,
     Commit,
+    CommitConflict,
     CommitLog,
-    Conflict,
     LakeError,
-    Operation,
+    LakeOperation,
     ParquetFile,
     Positions,
     Snapshot,
@@ -78,10 +78,10 @@ class Lake:
         # A writer that was killed early may have left our own folder, empty.
         if self.path.exists() and any(entry.name != FOLDER for entry in self.path.iterdir()):
             raise LakeError(f"{self.path} holds files and is not a lake; choose an empty or a new folder")
-        first = Commit(Operation.CREATE, self.clock.wall_ms(), schema=with_date(schema).jsonValue())
+        first = Commit(LakeOperation.CREATE, self.clock.wall_ms(), schema=with_date(schema).jsonValue())
         try:
             return self._log.commit(snapshot, first)
-        except Conflict:
+        except CommitConflict:
             return self._log.snapshot()
 
     def schema(self, snapshot: Snapshot | None = None) -> StructType:
@@ -137,7 +137,7 @@ class Lake:
             return snapshot
         evolved = self._evolved(snapshot, rows.schema)
         commit = Commit(
-            Operation.APPEND if reached is None else Operation.ARCHIVE,
+            LakeOperation.APPEND if reached is None else LakeOperation.ARCHIVE,
             self.clock.wall_ms(),
             added=tuple(self.write(dated(rows), files_max)),
             positions=reached or {},
@@ -155,7 +155,7 @@ class Lake:
         evolved = self._evolved(onto, RAW)
         files = tuple(self._staged(stage))
         commit = Commit(
-            Operation.ARCHIVE,
+            LakeOperation.ARCHIVE,
             self.clock.wall_ms(),
             added=files,
             positions=reached,
@@ -173,7 +173,7 @@ class Lake:
     def mark(self, writer: str, batch: int = 0) -> Snapshot:
         """Records that a unit of work is done, without rows."""
         return self._add(
-            self.create(), Commit(Operation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
+            self.create(), Commit(LakeOperation.APPEND, self.clock.wall_ms(), writer=writer, batch=batch)
         )
 
     def _add(self, snapshot: Snapshot, commit: Commit, alone: str | None = None) -> Snapshot:
@@ -186,14 +186,14 @@ class Lake:
         if _is_done(now, commit.writer, commit.batch):
             return None
         if alone and any(name.startswith(alone) for name in now.batches.keys() - before.batches.keys()):
-            raise Conflict(
+            raise CommitConflict(
                 f"{self.path}: another run began meanwhile; this one changed nothing; run it again"
             )
         for topic, partitions in commit.positions.items():
             for partition in partitions:
                 was = before.positions.get(topic, {}).get(partition)
                 if was != now.positions.get(topic, {}).get(partition):
-                    raise Conflict(
+                    raise CommitConflict(
                         f"{self.path}: another archiver also archives {topic}-{partition};"
                         " stop one of the two (nothing was written twice)"
                     )
@@ -212,10 +212,10 @@ class Lake:
                 return snapshot
             try:
                 return self._log.commit(snapshot, wanted)
-            except Conflict:
+            except CommitConflict:
                 snapshot = self._log.snapshot()
                 wanted = again(snapshot)
-        raise Conflict(f"{self.path}: too many other writers; run it again")
+        raise CommitConflict(f"{self.path}: too many other writers; run it again")
 
     def forget_old_commits(self, kept_ms: int) -> int:
         return self._log.forget_before_last_snapshot(self.clock.wall_ms() - kept_ms)

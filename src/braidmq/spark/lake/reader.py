@@ -21,7 +21,7 @@ class Day:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class LakeDescription:
     version: int
     rows: int
     size_bytes: int
@@ -48,7 +48,7 @@ def check_name(name: str) -> None:
         Lake(name).snapshot()
 
 
-def describe(folder: str | Path) -> Description:
+def describe(folder: str | Path) -> LakeDescription:
     """Days, positions and columns of a lake, from its commits."""
     lake = Lake(folder)
     snapshot = lake.snapshot()
@@ -57,7 +57,7 @@ def describe(folder: str | Path) -> Description:
         sums = days.setdefault(file.folder.partition("=")[2], [0, 0, 0])
         for index, amount in enumerate((1, file.rows, file.size_bytes)):
             sums[index] += amount
-    return Description(
+    return LakeDescription(
         snapshot.version,
         snapshot.rows,
         snapshot.size_bytes,

@@ -20,7 +20,7 @@ import pyarrow as pa
 from braidmq.platform.disk import RealDisk
 from braidmq.spark.options import OptionError
 from braidmq.spark.parquet.files import GroupedFile, WrittenFile, written_by_tasks
-from braidmq.spark.source.bulk import asked, planned_tasks
+from braidmq.spark.source.bulk import parse_read, planned_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ def export(
         advice = f"; did you mean {close[0]!r}?" if close else ""
         raise OptionError(f"codec is {codec!r}; it must be one of {', '.join(CODECS)}{advice}")
     target = _target(str(path), overwrite)
-    query, columns = asked(bootstrap_servers, subscribe, schema, options)
+    query, columns = parse_read(bootstrap_servers, subscribe, schema, options)
     planned = planned_tasks(query)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}")

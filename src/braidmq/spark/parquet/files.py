@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from braidmq.spark.errors import without_traceback
 from braidmq.spark.source.columns import arrow_schema
 from braidmq.spark.source.query import ReadQuery
-from braidmq.spark.source.splits import Task
+from braidmq.spark.source.splits import ReadTask
 from braidmq.spark.source.task import read_task
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def written_by_tasks(
     spark: SparkSession,
     query: ReadQuery,
     columns: tuple[str, ...],
-    planned: list[Task],
+    planned: list[ReadTask],
     files_of: Callable[[int], Files],
 ) -> list[WrittenFile]:
     """Writes each task's rows to the files that its number gets, and returns those files."""

@@ -22,7 +22,7 @@ _MAY_PASS = re.compile(
     r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
     r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
     # Too many other writers in a lake; a batch that is retried is added once.
-    r"|\blake\.commits\.Conflict\b"
+    r"|\blake\.commits\.CommitConflict\b"
     # A worker was killed, or took too long to start on a busy machine.
     r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )

@@ -38,7 +38,7 @@ class FileFormat(StrEnum):
     CSV = "csv"
 
 
-class Start(StrEnum):
+class TopicStart(StrEnum):
     """Where a new checkpoint begins to read a topic."""
 
     EARLIEST = "earliest"
@@ -98,7 +98,7 @@ class TopicSource:
     schema: str | None = None
     sample_records: int = 0
     avro: AvroSchema | None = None
-    start: Start | int = Start.EARLIEST
+    start: TopicStart | int = TopicStart.EARLIEST
     bad_records: BadRecords = BadRecords.FAIL
     bad_topic: str | None = None
     metadata: tuple[Metadata, ...] = ()

@@ -41,11 +41,11 @@ from braidmq.spark.pipelines.model import (
     Sink,
     Source,
     SqlStep,
-    Start,
     Step,
     TableSource,
     TopicSink,
     TopicSource,
+    TopicStart,
     UpsertSink,
     ValueFormat,
     Watermark,
@@ -461,13 +461,13 @@ def _metadata(section: Section) -> tuple[Metadata, ...]:
     return tuple(found)
 
 
-def _start(section: Section) -> Start | int:
+def _start(section: Section) -> TopicStart | int:
     """earliest, latest, or a moment in ISO 8601 as milliseconds since 1970."""
     text = section.text("start")
     if text is None:
-        return Start.EARLIEST
+        return TopicStart.EARLIEST
     if text in ("earliest", "latest"):
-        return Start(text)
+        return TopicStart(text)
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
@@ -475,7 +475,7 @@ def _start(section: Section) -> Start | int:
             f"start: {text!r} must be earliest, latest or a time like 2026-11-15T21:00",
             section.line_of("start"),
         )
-        return Start.EARLIEST
+        return TopicStart.EARLIEST
 
 
 def _schema(section: Section, format_: ValueFormat) -> tuple[str | None, int]:

@@ -14,7 +14,7 @@ from braidmq.spark.pipelines import graph
 from braidmq.spark.pipelines.checkpoint import Checkpoint, Offsets
 from braidmq.spark.pipelines.clusters import connect, connection_options, topic_options
 from braidmq.spark.pipelines.mistakes import Mistake, PipelineError, PipelineMistakes, suggestion
-from braidmq.spark.pipelines.model import BadRecords, Pipeline, Start, TopicSink, TopicSource
+from braidmq.spark.pipelines.model import BadRecords, Pipeline, TopicSink, TopicSource, TopicStart
 from braidmq.wire.errors import ApiError, ErrorCode
 
 Part = TopicSource | TopicSink
@@ -122,7 +122,11 @@ class Preflight:
         some or all of them would skip the records in between.
         """
         for source in self._pipeline.sources:
-            if not isinstance(source, TopicSource) or not source.stream or source.start is Start.EARLIEST:
+            if (
+                not isinstance(source, TopicSource)
+                or not source.stream
+                or source.start is TopicStart.EARLIEST
+            ):
                 continue
             queries = self._queries_of(source)
             if any(checkpoint.last_batch(query) is None for query in queries):
@@ -158,7 +162,7 @@ class Preflight:
         Records that the others have not read may be bad, and a new query for bad records must find them.
         """
         topic = self._side(source).topics()[source.topic]
-        if source.start is Start.EARLIEST:
+        if source.start is TopicStart.EARLIEST:
             return {topic.name: {str(each.index): each.start_offset for each in topic.partitions}}
         # Older queries read a new partition from its first record.
         firsts = {each.index: each.start_offset for each in topic.partitions}
@@ -197,7 +201,7 @@ class Preflight:
         cluster = self._side(source).cluster
         some = [TopicPartition(topic.name, each.index) for each in topic.partitions]
         ends = list_offsets(cluster, dict.fromkeys(some, int(ConsumerStart.LATEST)), READ_COMMITTED)
-        if source.start is Start.LATEST:
+        if source.start is TopicStart.LATEST:
             return {at.partition: end.offset for at, end in ends.items()}
         found = list_offsets(cluster, dict.fromkeys(some, int(source.start)), READ_COMMITTED)
         return {at.partition: (spot if spot.offset >= 0 else ends[at]).offset for at, spot in found.items()}

@@ -17,7 +17,7 @@ from braidmq.spark.avro import Framing
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.clusters import connect
 from braidmq.spark.pipelines.mistakes import PipelineError
-from braidmq.spark.pipelines.model import Pipeline, Start, TopicSource
+from braidmq.spark.pipelines.model import Pipeline, TopicSource, TopicStart
 
 READ_COMMITTED = 1
 POLLS_MAX = 20
@@ -53,8 +53,8 @@ def _first_id(cluster: Cluster, source: TopicSource) -> int | None:
     firsts = list_offsets(cluster, dict.fromkeys(some, int(Edge.EARLIEST)))
     ends = list_offsets(cluster, dict.fromkeys(some, int(Edge.LATEST)), READ_COMMITTED)
     starts = {at: ends[at].offset - 1 for at in some}
-    if source.start is not Start.LATEST:
-        asked = Edge.EARLIEST if source.start is Start.EARLIEST else source.start
+    if source.start is not TopicStart.LATEST:
+        asked = Edge.EARLIEST if source.start is TopicStart.EARLIEST else source.start
         found = list_offsets(cluster, dict.fromkeys(some, int(asked)))
         starts |= {at: spot.offset for at, spot in found.items() if spot.offset >= 0}
     consumer = Consumer(cluster, reset=Edge.EARLIEST)

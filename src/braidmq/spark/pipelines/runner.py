@@ -24,14 +24,14 @@ from braidmq.spark.pipelines.failures import Failure, SparkGone, in_one_sentence
 from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError
 from braidmq.spark.pipelines.model import BadRecords, Pipeline, PythonStep, TopicSource, UpsertSink
 from braidmq.spark.pipelines.preflight import Preflight
-from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
+from braidmq.spark.pipelines.status import QueryStatus, RunState, RunStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from braidmq.spark.pipelines.sinks import Start
-    from braidmq.spark.pipelines.sources import Opener
+    from braidmq.spark.pipelines.sinks import StartQuery
+    from braidmq.spark.pipelines.sources import SourceOpener
 
 POLL_S = 0.25
 SAVE_EVERY_S = 1.0
@@ -97,10 +97,10 @@ def _recorded_in_status(
         yield
     except BaseException as error:
         is_asked = stop.is_set() or isinstance(error, KeyboardInterrupt)
-        status.state = State.STOPPED if is_asked else State.FAILED
-        status.error = str(error) if status.state is State.FAILED else None
+        status.state = RunState.STOPPED if is_asked else RunState.FAILED
+        status.error = str(error) if status.state is RunState.FAILED else None
         for query in status.queries:
-            query.state = State.STOPPED
+            query.state = RunState.STOPPED
         status.updated_ms = _now_ms()
         status.save(checkpoint)
         raise
@@ -165,7 +165,7 @@ class SinkQuery:
     """One query of a run."""
 
     status: QueryStatus
-    start: Start
+    start: StartQuery
     handle: StreamingQuery | None = None
     pause_s: float = RESTART_PAUSE_S
     restart_at_s: float | None = None
@@ -196,11 +196,11 @@ class Run:
                 self._follow()
         except BaseException as error:
             if isinstance(error, PipelineError) and self._is_asked_to_stop(error):
-                self._end(State.STOPPED)
+                self._end(RunState.STOPPED)
                 return self.status
-            self._end(State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED, error)
+            self._end(RunState.STOPPED if isinstance(error, KeyboardInterrupt) else RunState.FAILED, error)
             raise
-        self._end(State.STOPPED if self.stop.is_set() else State.DONE)
+        self._end(RunState.STOPPED if self.stop.is_set() else RunState.DONE)
         return self.status
 
     def _start(self) -> None:
@@ -220,7 +220,7 @@ class Run:
         for query in self._queries:
             self._launch(query)
             wait_for_sources(query.handle, self.stop)
-        self.status.state = State.RUNNING
+        self.status.state = RunState.RUNNING
 
     def _is_asked_to_stop(self, error: PipelineError) -> bool:
         """After Spark's process has ended, waits for the signal that may have ended it."""
@@ -229,7 +229,7 @@ class Run:
     def _launch(self, query: SinkQuery) -> None:
         query.restart_at_s = None
         query.handle = query.start(self.once)
-        query.status.state = State.RUNNING
+        query.status.state = RunState.RUNNING
 
     def _follow(self) -> None:
         """Runs until all queries are done, one fails, or the run is stopped."""
@@ -239,7 +239,7 @@ class Run:
                 self._save()
             if self.watch is not None:
                 self.watch(self.status)
-            if all(query.status.state is State.DONE for query in self._queries):
+            if all(query.status.state is RunState.DONE for query in self._queries):
                 return
             self.stop.wait(POLL_S)
 
@@ -251,7 +251,7 @@ class Run:
             self._launch(query)
             return True
         handle = query.handle
-        if handle is None or query.status.state is State.DONE:
+        if handle is None or query.status.state is RunState.DONE:
             return False
         active = handle.isActive
         changed = self._take_progress(query)
@@ -261,7 +261,7 @@ class Run:
         if error is not None:
             self._failed(query, understand_failure(error, self.pipeline))
         elif self.once:
-            query.status.state = State.DONE
+            query.status.state = RunState.DONE
         else:
             raise PipelineError(f"query {query.status.name} was stopped by another program")
         return True
@@ -279,9 +279,9 @@ class Run:
     def _failed(self, query: SinkQuery, failure: Failure) -> None:
         query.status.error = failure.text
         if not failure.may_pass or query.restarts_in_a_row >= self.pipeline.restarts_max:
-            query.status.state = State.FAILED
+            query.status.state = RunState.FAILED
             raise PipelineError(f"query {query.status.name}: {failure.text}")
-        query.status.state = State.RESTARTING
+        query.status.state = RunState.RESTARTING
         query.status.restarts += 1
         query.restarts_in_a_row += 1
         query.restart_at_s = time.monotonic() + query.pause_s
@@ -290,13 +290,13 @@ class Run:
         )
         query.pause_s = min(query.pause_s * 2, RESTART_PAUSE_MAX_S)
 
-    def _end(self, state: State, error: BaseException | None = None) -> None:
+    def _end(self, state: RunState, error: BaseException | None = None) -> None:
         for query in self._queries:
             _stop(query.handle)
-            if query.status.state not in (State.DONE, State.FAILED):
-                query.status.state = State.STOPPED
+            if query.status.state not in (RunState.DONE, RunState.FAILED):
+                query.status.state = RunState.STOPPED
         self.status.state = state
-        self.status.error = str(error) if error is not None and state is State.FAILED else None
+        self.status.error = str(error) if error is not None and state is RunState.FAILED else None
         self._save()
         if self.watch is not None:
             self.watch(self.status)
@@ -349,7 +349,7 @@ def _bridge_errors() -> tuple[type[Exception], ...]:
 class CompiledSink:
     """How to start a query, and its state after Spark's analysis."""
 
-    start: Start
+    start: StartQuery
     states: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -360,9 +360,9 @@ def compile_queries(
     from braidmq.spark.pipelines import sinks
     from braidmq.spark.pipelines.clusters import connection_options
     from braidmq.spark.pipelines.frames import kept_columns, stateful_operators
-    from braidmq.spark.pipelines.sources import Opener
+    from braidmq.spark.pipelines.sources import SourceOpener
 
-    opener = Opener(spark, pipeline, checkpoint)
+    opener = SourceOpener(spark, pipeline, checkpoint)
     frames: dict[str, DataFrame] = {}
     made: dict[str, CompiledSink] = {}
     for sink in pipeline.sinks:
@@ -403,7 +403,7 @@ def _fed_by_topics(pipeline: Pipeline, name: str) -> list[str]:
 
 
 def _frames(
-    opener: Opener, names: list[str], query: str, others: Mapping[str, DataFrame]
+    opener: SourceOpener, names: list[str], query: str, others: Mapping[str, DataFrame]
 ) -> dict[str, DataFrame]:
     """These parts as DataFrames of one query, and as views for SQL."""
     from braidmq.spark.pipelines import steps

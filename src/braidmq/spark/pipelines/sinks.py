@@ -33,11 +33,11 @@ from braidmq.spark.pipelines.model import (
 LAKE_EVERY, UPSERT_EVERY = Duration(60), Duration(10)
 """Files and versions of a table cost more than records, so by default they are written less often."""
 
-Start = Callable[[bool], StreamingQuery]
+StartQuery = Callable[[bool], StreamingQuery]
 """Starts a query: as a stream, or (True) once over everything that is available."""
 
 
-def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkpoint) -> Start:
+def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkpoint) -> StartQuery:
     """How to start the query of a sink; all checks are done."""
     with with_location(sink.location, f"sink {sink.name}"):
         if isinstance(sink, TopicSink):
@@ -74,7 +74,9 @@ def _changes_to_topic(
     return records.writeStream.outputMode(sink.mode.value).foreachBatch(write)
 
 
-def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every: Duration | None) -> Start:
+def starting(
+    writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every: Duration | None
+) -> StartQuery:
     named = writer.queryName(name).option("checkpointLocation", str(checkpoint.query(name)))
 
     def start(once: bool) -> StreamingQuery:

@@ -30,9 +30,9 @@ from braidmq.spark.pipelines.model import (
     Metadata,
     Pipeline,
     Source,
-    Start,
     TableSource,
     TopicSource,
+    TopicStart,
     ValueFormat,
 )
 
@@ -41,7 +41,7 @@ SAMPLE_POLLS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Opener:
+class SourceOpener:
     """Opens the sources of one pipeline."""
 
     spark: SparkSession
@@ -88,9 +88,9 @@ class Opener:
     def _start(self, source: TopicSource) -> dict[str, str]:
         """For queries without a checkpoint; `Preflight.keep_starts` has fixed a start at the end."""
         kept = self.checkpoint.start(source.name)
-        if source.stream and source.start is not Start.EARLIEST and kept is not None:
+        if source.stream and source.start is not TopicStart.EARLIEST and kept is not None:
             return {"startingOffsets": json.dumps(kept[1])}
-        if isinstance(source.start, Start):
+        if isinstance(source.start, TopicStart):
             return {"startingOffsets": source.start.value} if source.stream else {}
         return {"startingTimestamp": str(source.start), "startingOffsetsByTimestampStrategy": "latest"}
 

@@ -21,7 +21,7 @@ SILENT_MAX_MS, STARTING_MAX_MS = 30_000, 600_000
 """How long a run on another machine may be silent; on a cluster it may wait before it starts."""
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RESTARTING = "restarting"
@@ -36,7 +36,7 @@ class QueryStatus:
     """One query, as of its last batch."""
 
     name: str
-    state: State = State.STARTING
+    state: RunState = RunState.STARTING
     batch: int | None = None
     rows: int = 0
     rows_per_s: float = 0.0
@@ -56,7 +56,7 @@ class RunStatus:
 
     pipeline: str
     version: int
-    state: State = State.STARTING
+    state: RunState = RunState.STARTING
     pid: int = 0
     host: str = ""
     started_ms: int = 0
@@ -75,17 +75,17 @@ def load_status(checkpoint: Checkpoint) -> RunStatus | None:
     if written is None:
         return None
     queries = [_query(each) for each in written.pop("queries")]
-    status = RunStatus(**{**written, "state": State(written["state"])}, queries=queries)
-    unended = status.state in (State.STARTING, State.RUNNING, State.RESTARTING)
+    status = RunStatus(**{**written, "state": RunState(written["state"])}, queries=queries)
+    unended = status.state in (RunState.STARTING, RunState.RUNNING, RunState.RESTARTING)
     if unended and not _is_alive(status, checkpoint):
-        status.state = State.DIED
+        status.state = RunState.DIED
         for query in queries:
-            query.state = State.DIED
+            query.state = RunState.DIED
     return status
 
 
 def _query(written: dict[str, Any]) -> QueryStatus:
-    return QueryStatus(**{**written, "state": State(written["state"])})
+    return QueryStatus(**{**written, "state": RunState(written["state"])})
 
 
 def _is_alive(status: RunStatus, checkpoint: Checkpoint) -> bool:
@@ -96,4 +96,4 @@ def _is_alive(status: RunStatus, checkpoint: Checkpoint) -> bool:
         if status.host == os.uname().nodename:
             return False
     silent_ms = time.time_ns() // 1_000_000 - status.updated_ms
-    return silent_ms < (STARTING_MAX_MS if status.state is State.STARTING else SILENT_MAX_MS)
+    return silent_ms < (STARTING_MAX_MS if status.state is RunState.STARTING else SILENT_MAX_MS)

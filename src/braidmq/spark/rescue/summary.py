@@ -23,7 +23,7 @@ HOT_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TopicReport:
     """Tables by name, each a list of rows, and the findings."""
 
     topics: tuple[str, ...]
@@ -49,7 +49,7 @@ class ReportRequest:
 
 def summarise(
     spark: SparkSession, request: ReportRequest, progress: Callable[[str], None] = lambda _: None
-) -> Report:
+) -> TopicReport:
     """Computes every figure; calls `progress` with the name of each step."""
     with open_cluster(request.bootstrap, request.client_options) as cluster:
         progress("reading offsets and groups")
@@ -76,7 +76,7 @@ def summarise(
     finally:
         rows.unpersist()
         headers.unpersist()
-    return Report(request.topics, now_ms, bucket_s, tables, tuple(_findings(tables, now_ms)))
+    return TopicReport(request.topics, now_ms, bucket_s, tables, tuple(_findings(tables, now_ms)))
 
 
 def _spans(cluster: Cluster, request: ReportRequest) -> dict[TopicPartition, tuple[int, int]]:
@@ -133,7 +133,7 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
     return said
 
 
-def write(made: Report, folder: Path) -> list[Path]:
+def write(made: TopicReport, folder: Path) -> list[Path]:
     """Writes report.md, report.json and the plots; returns the files in that order."""
     folder.mkdir(parents=True, exist_ok=True)
     page, raw = folder / "report.md", folder / "report.json"
@@ -142,7 +142,7 @@ def write(made: Report, folder: Path) -> list[Path]:
     return [page, raw, *plots.draw(made.tables, made.bucket_s, folder)]
 
 
-def _page(made: Report) -> str:
+def _page(made: TopicReport) -> str:
     parts = [f"# {', '.join(made.topics)}, {_moment(made.at_ms)}", ""]
     parts += [f"- {each}" for each in made.findings] or ["Nothing stands out."]
     for name, rows in made.tables.items():

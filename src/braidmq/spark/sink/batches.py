@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.sink.columns import Layout, RowError, by_topic, columns_of, keys_of, partitions_of
+from braidmq.spark.sink.columns import ColumnLayout, RowError, by_topic, columns_of, keys_of, partitions_of
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.column_writer import (
     Columns,
@@ -82,7 +82,7 @@ class Batches:
 
     def __init__(
         self,
-        where: Layout,
+        where: ColumnLayout,
         send: Send,
         partition_count: Callable[[str], int],
         *,

@@ -57,7 +57,7 @@ class RowError(SinkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The index of each column that is written; `topic` is the option, which wins over a column."""
 
     topic: str | None
@@ -68,7 +68,7 @@ class Layout:
         return None if place is None else batch.column(place)
 
 
-def layout(schema: StructType, topic: str | None) -> Layout:
+def layout(schema: StructType, topic: str | None) -> ColumnLayout:
     """The layout of a DataFrame's columns; OptionError if they cannot be written."""
     written = {name.lower(): name for name in ACCEPTED}
     places: dict[str, int] = {}
@@ -84,7 +84,7 @@ def layout(schema: StructType, topic: str | None) -> Layout:
         raise OptionError(_no_value(schema.fieldNames()))
     if topic is None and "topic" not in places:
         raise OptionError('no topic to write to; add .option("topic", "orders"), or a column named topic')
-    return Layout(topic, places)
+    return ColumnLayout(topic, places)
 
 
 def _check_type(name: str, found: DataType) -> None:
@@ -108,7 +108,7 @@ def _no_value(names: list[str]) -> str:
     return f"no column named value to write; there are {', '.join(names) or 'none'}; {advice}"
 
 
-def columns_of(batch: pa.RecordBatch, where: Layout, now_ms: int) -> Columns:
+def columns_of(batch: pa.RecordBatch, where: ColumnLayout, now_ms: int) -> Columns:
     """The batch's buffers; copied only where Arrow's layout differs from the encoder's."""
     tags = where.column(batch, "tag")
     deliver_at = where.column(batch, "deliverAt")
@@ -125,16 +125,16 @@ def columns_of(batch: pa.RecordBatch, where: Layout, now_ms: int) -> Columns:
     )
 
 
-def partitions_of(batch: pa.RecordBatch, where: Layout) -> NumberColumn | None:
+def partitions_of(batch: pa.RecordBatch, where: ColumnLayout) -> NumberColumn | None:
     wanted = where.column(batch, "partition")
     return None if wanted is None else _numbers(wanted.cast(pa.int64()))
 
 
-def keys_of(batch: pa.RecordBatch, where: Layout) -> ByteColumn | None:
+def keys_of(batch: pa.RecordBatch, where: ColumnLayout) -> ByteColumn | None:
     return _bytes_or_none(where.column(batch, "key"))
 
 
-def by_topic(batch: pa.RecordBatch, where: Layout) -> list[tuple[str, pa.RecordBatch]]:
+def by_topic(batch: pa.RecordBatch, where: ColumnLayout) -> list[tuple[str, pa.RecordBatch]]:
     """The rows by topic, in order."""
     if where.topic is not None:
         return [(where.topic, batch)]

@@ -75,7 +75,7 @@ class AbortedEarly(SinkError):
     """A task's transaction ended before the batch was decided."""
 
 
-class Outcome(Enum):
+class TaskOutcome(Enum):
     """What a task did with its rows."""
 
     WRITTEN = "written"
@@ -95,7 +95,7 @@ class TaskResult(WriterCommitMessage):
     """What a task returns to the driver."""
 
     task: int
-    outcome: Outcome
+    outcome: TaskOutcome
     scope: str | None = None
     attempt: int = 0
     rows: int = 0
@@ -107,7 +107,7 @@ class TaskResult(WriterCommitMessage):
     """The time of rows without one."""
 
 
-class Committer:
+class BatchCommitter:
     """The driver's side, for one query or named write (`scope`), or for a write without a name."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Committer:
         """Makes a batch visible. SinkError if it is not or only partly visible; a new run repairs both."""
         results = list(results)
         open_results = [each for each in results if each.identity is not None]
-        replayed = any(each.outcome in (Outcome.DECIDED, Outcome.REWRITTEN) for each in results)
+        replayed = any(each.outcome in (TaskOutcome.DECIDED, TaskOutcome.REWRITTEN) for each in results)
         if not open_results and not replayed:
             self._finish_earlier(batch)
             return
@@ -171,14 +171,14 @@ class Committer:
         """Completes a batch that is decided already; False if it is not."""
         if known is None or known.batch < batch:
             return False
-        rewritten = {each.task: _written(each) for each in results if each.outcome is Outcome.REWRITTEN}
-        others = [each.identity for each in results if each.identity and each.outcome is Outcome.WRITTEN]
+        rewritten = {each.task: _written(each) for each in results if each.outcome is TaskOutcome.REWRITTEN}
+        others = [each.identity for each in results if each.identity and each.outcome is TaskOutcome.WRITTEN]
         self._client.end_all(others, commit=False)
         if known.batch > batch:
             raise SinkError(_ahead(ledger.scope, known.batch, batch))
         tasks = dict(known.tasks)
         if rewritten:
-            self._check_open([each for each in results if each.outcome is Outcome.REWRITTEN])
+            self._check_open([each for each in results if each.outcome is TaskOutcome.REWRITTEN])
             tasks |= rewritten
             ledger.decide(Decision(batch, known.topic, tasks))
         self._end(tasks, batch)

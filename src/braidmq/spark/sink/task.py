@@ -18,9 +18,9 @@ from braidmq.client.producer import Acks
 from braidmq.client.transactional import PROTOCOL_2, Identity, TransactionalClient
 from braidmq.client.transactions import ONGOING
 from braidmq.spark.sink.batches import Batches, Records
-from braidmq.spark.sink.columns import Layout
+from braidmq.spark.sink.columns import ColumnLayout
 from braidmq.spark.sink.commit import (
-    Outcome,
+    TaskOutcome,
     TaskResult,
     check_not_ahead,
     check_same_rows,
@@ -103,12 +103,12 @@ def _drop(key: str) -> None:
 
 
 def write_task(
-    options: SinkOptions, where: Layout, rows: Iterator[pa.RecordBatch], attempt: TaskAttempt
+    options: SinkOptions, where: ColumnLayout, rows: Iterator[pa.RecordBatch], attempt: TaskAttempt
 ) -> TaskResult:
     """Writes a task's rows with the delivery guarantee; the result has the open transaction."""
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
-        return TaskResult(attempt.task, Outcome.EMPTY, attempt.scope, attempt.number)
+        return TaskResult(attempt.task, TaskOutcome.EMPTY, attempt.scope, attempt.number)
     try:
         return _write(session_for(options), options, where, _chain(first, rows), attempt)
     except (ApiError, ClientError) as error:
@@ -119,7 +119,7 @@ def write_task(
 def _write(
     session: SinkSession,
     options: SinkOptions,
-    where: Layout,
+    where: ColumnLayout,
     rows: Iterator[pa.RecordBatch],
     attempt: TaskAttempt,
 ) -> TaskResult:
@@ -136,13 +136,13 @@ def _write(
     for _ in rows:
         # Spark expects all rows to be read.
         pass
-    return TaskResult(attempt.task, Outcome.DECIDED, attempt.scope, attempt.number)
+    return TaskResult(attempt.task, TaskOutcome.DECIDED, attempt.scope, attempt.number)
 
 
 def _write_in_transaction(
     session: SinkSession,
     options: SinkOptions,
-    where: Layout,
+    where: ColumnLayout,
     rows: Iterator[pa.RecordBatch],
     attempt: TaskAttempt,
     lost: Decision | None,
@@ -168,7 +168,7 @@ def _write_in_transaction(
         raise
     return TaskResult(
         attempt.task,
-        Outcome.WRITTEN if lost is None else Outcome.REWRITTEN,
+        TaskOutcome.WRITTEN if lost is None else TaskOutcome.REWRITTEN,
         attempt.scope,
         attempt.number,
         batches.rows,
@@ -195,7 +195,7 @@ def _free_id(client: TransactionalClient, attempt: TaskAttempt) -> str:
 def _send(
     session: SinkSession,
     options: SinkOptions,
-    where: Layout,
+    where: ColumnLayout,
     rows: Iterator[pa.RecordBatch],
     attempt: TaskAttempt,
 ) -> TaskResult:
@@ -204,13 +204,13 @@ def _send(
     sender = BatchSender(session.lines, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
     now_ms = session.cluster.clock.wall_ms()
     batches = _pour(session, options, where, rows, attempt, sender, identity, now_ms)
-    return TaskResult(attempt.task, Outcome.SENT, rows=batches.rows)
+    return TaskResult(attempt.task, TaskOutcome.SENT, rows=batches.rows)
 
 
 def _pour(
     session: SinkSession,
     options: SinkOptions,
-    where: Layout,
+    where: ColumnLayout,
     rows: Iterator[pa.RecordBatch],
     attempt: TaskAttempt,
     sender: BatchSender,

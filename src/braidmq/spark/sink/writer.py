@@ -26,15 +26,15 @@ from pyspark.sql.types import StructType
 
 from braidmq.client.errors import ClientError
 from braidmq.spark.errors import without_traceback
-from braidmq.spark.sink.columns import Layout, layout
-from braidmq.spark.sink.commit import Committer, TaskResult
+from braidmq.spark.sink.columns import ColumnLayout, layout
+from braidmq.spark.sink.commit import BatchCommitter, TaskResult
 from braidmq.spark.sink.ledger import SinkError, sink_error
 from braidmq.spark.sink.options import SinkOptions, check_topic, parse_sink, write_number
 from braidmq.spark.sink.task import TaskAttempt, session_for, write_task
-from braidmq.spark.worker import settle_in
+from braidmq.spark.worker import adapt_worker
 from braidmq.wire.errors import ApiError
 
-settle_in()
+adapt_worker()
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"
@@ -64,7 +64,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType, _overwrite: bool
 class BatchWriter(DataSourceArrowWriter):
     """One `df.write`; with `writeId` it can be repeated without writing twice."""
 
-    def __init__(self, options: SinkOptions, where: Layout, run: str, number: int) -> None:
+    def __init__(self, options: SinkOptions, where: ColumnLayout, run: str, number: int) -> None:
         self._options = options
         self._where = where
         self._run = run
@@ -91,14 +91,14 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Messages) -> None:
         self._committer().abort(self._number, _results(messages))
 
-    def _committer(self) -> Committer:
+    def _committer(self) -> BatchCommitter:
         return _committer(self._options, self._family, self._scope)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """One query's output, batch by batch."""
 
-    def __init__(self, options: SinkOptions, where: Layout, checkpoint: str) -> None:
+    def __init__(self, options: SinkOptions, where: ColumnLayout, checkpoint: str) -> None:
         self._options = options
         self._where = where
         self._checkpoint = checkpoint
@@ -130,7 +130,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if committer := self._committer(results):
             committer.abort(batchId, results)
 
-    def _committer(self, results: list[TaskResult]) -> Committer | None:
+    def _committer(self, results: list[TaskResult]) -> BatchCommitter | None:
         """From the results of tasks; without any, from the last batch under this checkpoint.
 
         A checkpoint that only the session sets is not known here, and queries that write to one topic cannot
@@ -149,10 +149,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 _looked: set[str] = set()
 _scopes: dict[str, str] = {}
-_committers: dict[str, Committer] = {}
+_committers: dict[str, BatchCommitter] = {}
 
 
-def _committer(options: SinkOptions, family: str, scope: str | None) -> Committer:
+def _committer(options: SinkOptions, family: str, scope: str | None) -> BatchCommitter:
     """The committer of a query or write; Spark uses this process for all batches of it."""
     key = f"{options!r} {family}"
     found = _committers.get(key)
@@ -160,7 +160,7 @@ def _committer(options: SinkOptions, family: str, scope: str | None) -> Committe
         while len(_committers) >= COMMITTERS_MAX:
             _committers.pop(next(iter(_committers)))
         session = session_for(options)
-        found = Committer(session.cluster, session.client, options.transaction_timeout_ms, family, scope)
+        found = BatchCommitter(session.cluster, session.client, options.transaction_timeout_ms, family, scope)
         _committers[key] = found
     return found
 

@@ -15,7 +15,7 @@ from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.plan import directories, plan
 from braidmq.spark.source.positions import Offsets
 from braidmq.spark.source.query import ReadQuery
-from braidmq.spark.source.splits import Split, Task, tasks
+from braidmq.spark.source.splits import ReadTask, Split, tasks
 from braidmq.spark.source.task import read_task
 
 
@@ -33,7 +33,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For a query without partitions, Spark passes one without a value.
-        if isinstance(partition, Task):
+        if isinstance(partition, ReadTask):
             yield from read_task(self.query, self.columns, partition, self.pushed)
 
 

@@ -21,9 +21,9 @@ from braidmq.spark.source import columns, positions
 from braidmq.spark.source.batch_reader import plan_batch, settle
 from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.query import ReadQuery, parse_query
-from braidmq.spark.source.splits import Task, tasks
+from braidmq.spark.source.splits import ReadTask, tasks
 from braidmq.spark.source.task import read_task
-from braidmq.spark.source.topic_table import Topics, as_table
+from braidmq.spark.source.topic_table import TableSpec, as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +55,7 @@ def read(
     return _mapped(spark, query, columns.wanted(parsed), parsed, planned_tasks(query))
 
 
-def asked(
+def parse_read(
     bootstrap_servers: str,
     subscribe: str | None,
     schema: str | StructType | None,
@@ -66,7 +66,7 @@ def asked(
     return query, columns.wanted(_columns(query, schema))
 
 
-def planned_tasks(query: ReadQuery, pushed: Pushed = EVERYTHING) -> list[Task]:
+def planned_tasks(query: ReadQuery, pushed: Pushed = EVERYTHING) -> list[ReadTask]:
     """The tasks that read all of it, or all that may meet the filters."""
     return tasks(plan_batch(query, pushed), query.tasks_are_counted)
 
@@ -113,7 +113,7 @@ def _table(spark: SparkSession, query: ReadQuery) -> DataFrame:
 
     whole = spark.read.format("braid").schema(ddl).load()
     name = f"braid {','.join(sorted({at.topic for at in starts}))}"
-    return as_table(Topics(spark, name, rows, query.pushdown), whole)
+    return as_table(TableSpec(spark, name, rows, query.pushdown), whole)
 
 
 def _mapped(
@@ -121,11 +121,11 @@ def _mapped(
     query: ReadQuery,
     names: tuple[str, ...],
     schema: StructType,
-    planned: list[Task],
+    planned: list[ReadTask],
     pushed: Pushed = EVERYTHING,
 ) -> DataFrame:
     """The rows of these tasks, one Spark task for each number."""
-    some = planned or [Task(())]
+    some = planned or [ReadTask(())]
 
     def run(numbers: Arrow) -> Arrow:
         for batch in numbers:

@@ -15,7 +15,7 @@ from braidmq.spark.source.query import ReadQuery
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
-class Pace:
+class BatchPace:
     """Whether a micro-batch waits for more records (`minOffsetsPerTrigger`), and for how long at most."""
 
     def __init__(self, query: ReadQuery) -> None:
@@ -84,11 +84,11 @@ def _stored_bytes(cluster: Cluster, some: list[TopicPartition]) -> dict[TopicPar
             for part in topic.partitions
             if part.partition_size >= 0
         }
-        if untold := [at for at in group if at not in found]:
+        if missing := [at for at in group if at not in found]:
             code = ErrorCode(answer.error_code or next((each.error_code for each in answer.results), 0))
             raise ClientError(
                 f"option maxBytesPerTrigger needs partition sizes, and {connection.address} does not"
-                f" return that of {untold[0]} ({code.name.lower().replace('_', ' ')}); grant the"
+                f" return that of {missing[0]} ({code.name.lower().replace('_', ' ')}); grant the"
                 " permission DESCRIBE on the cluster, or use maxOffsetsPerTrigger"
             )
     return found

@@ -10,7 +10,7 @@ from braidmq.spark.options import LocalLog, OptionError
 from braidmq.spark.source import positions
 from braidmq.spark.source.data_loss import RecordsLost, report_loss
 from braidmq.spark.source.local_log import find_directories, machine
-from braidmq.spark.source.positions import Offsets, Topology
+from braidmq.spark.source.positions import Offsets, PartitionMap
 from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.splits import Range, Split, cut, ranges
 
@@ -49,7 +49,7 @@ def survivors(cluster: Cluster, query: ReadQuery, whole: list[Range]) -> list[Ra
     return kept
 
 
-def directories(cluster: Cluster, query: ReadQuery, topology: Topology) -> dict[TopicPartition, str]:
+def directories(cluster: Cluster, query: ReadQuery, topology: PartitionMap) -> dict[TopicPartition, str]:
     """The directories of partitions on this machine, if the query may read them."""
     if query.local_log is LocalLog.NEVER:
         return {}

@@ -45,7 +45,7 @@ def connect(query: ReadQuery) -> Cluster:
     )
 
 
-class Topology(NamedTuple):
+class PartitionMap(NamedTuple):
     """The partitions that a query reads now, their leaders, and the ids of topics."""
 
     leaders: dict[TopicPartition, int]
@@ -56,7 +56,7 @@ class Topology(NamedTuple):
         return list(self.leaders)
 
 
-def topology(cluster: Cluster, query: ReadQuery, missing: Missing = Missing.IS_AN_ERROR) -> Topology:
+def topology(cluster: Cluster, query: ReadQuery, missing: Missing = Missing.IS_AN_ERROR) -> PartitionMap:
     """Looks up what the query subscribes to; TopicMissing if a name does not exist."""
     subscription = query.subscription
     if subscription.pattern is not None:
@@ -81,7 +81,7 @@ def topology(cluster: Cluster, query: ReadQuery, missing: Missing = Missing.IS_A
         for each in topic.partitions:
             found[TopicPartition(topic.name or "", each.partition_index)] = each.leader_id
     chosen_at = _assigned(subscription.assigned, found, missing) if subscription.assigned else sorted(found)
-    return Topology(
+    return PartitionMap(
         {at: found[at] for at in chosen_at}, {name: each for name, each in ids.items() if any(each)}
     )
 

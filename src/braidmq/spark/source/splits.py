@@ -44,7 +44,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """What one Spark task reads, split after split."""
 
     splits: tuple[Split, ...]
@@ -79,7 +79,7 @@ def cut(whole: list[Range], partitions_min: int | None = None, records_max: int 
     return [piece for each, share in zip(whole, shares, strict=True) for piece in _equal(each, share)]
 
 
-def tasks(splits: list[Split], alone: bool, records_max: int = TASK_RECORDS) -> list[Task]:
+def tasks(splits: list[Split], alone: bool, records_max: int = TASK_RECORDS) -> list[ReadTask]:
     """The splits as tasks: one each if `alone`, else neighbours together, up to `records_max`."""
     groups: list[list[Split]] = []
     room = 0
@@ -90,7 +90,7 @@ def tasks(splits: list[Split], alone: bool, records_max: int = TASK_RECORDS) -> 
             room = records_max
         groups[-1].append(split)
         room -= size
-    return [Task(tuple(group)) for group in groups]
+    return [ReadTask(tuple(group)) for group in groups]
 
 
 def _pieces(whole: Range, records_max: int) -> list[Range]:

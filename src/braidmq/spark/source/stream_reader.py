@@ -34,9 +34,9 @@ from braidmq.spark.source import limits, positions
 from braidmq.spark.source.data_loss import RecordsLost, report_loss
 from braidmq.spark.source.group_positions import GroupPositions
 from braidmq.spark.source.plan import directories, plan
-from braidmq.spark.source.positions import Missing, Offsets, Topology
+from braidmq.spark.source.positions import Missing, Offsets, PartitionMap
 from braidmq.spark.source.query import ReadQuery
-from braidmq.spark.source.splits import Task, tasks
+from braidmq.spark.source.splits import ReadTask, tasks
 from braidmq.spark.source.task import read_task
 
 NO_LIMIT = 2**62
@@ -54,12 +54,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = columns
         self._cluster: Cluster | None = None
         self._group: GroupPositions | None = None
-        self._topology = Topology({}, {})
+        self._topology = PartitionMap({}, {})
         self._directories: dict[TopicPartition, str] = {}
         self._ends_now = False
         self._target: Offsets | None = None
         self._ends: Offsets = {}
-        self._pace = limits.Pace(query)
+        self._pace = limits.BatchPace(query)
 
     @without_traceback()
     def initialOffset(self) -> Json:  # noqa: N802
@@ -123,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks(splits, self.query.tasks_are_counted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Task):
+        if isinstance(partition, ReadTask):
             yield from read_task(self.query, self.columns, partition)
 
     def stop(self) -> None:
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = positions.connect(self.query)
         return self._cluster
 
-    def _refresh(self, missing: Missing | None = None) -> Topology:
+    def _refresh(self, missing: Missing | None = None) -> PartitionMap:
         """Looks up new topics, partitions, leaders and local directories."""
         if missing is None:
             missing = Missing.IS_AN_ERROR if self.query.fail_on_data_loss else Missing.IS_LEFT_OUT

@@ -22,17 +22,17 @@ from braidmq.spark.source.filters import EVERYTHING, Pushed
 from braidmq.spark.source.local_log import LocalRange, machine
 from braidmq.spark.source.query import ReadQuery
 from braidmq.spark.source.row_counter import RowCounter
-from braidmq.spark.source.splits import Split, Task
-from braidmq.spark.worker import settle_in
+from braidmq.spark.source.splits import ReadTask, Split
+from braidmq.spark.worker import adapt_worker
 
-settle_in()
+adapt_worker()
 
 _idle: dict[str, Cluster] = {}
 """The cluster of the last task of this worker, with its connections; a task takes it and puts it back."""
 
 
 def read_task(
-    query: ReadQuery, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
+    query: ReadQuery, columns: tuple[str, ...], task: ReadTask, pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The records of all splits of a task that meet the filters which were pushed down."""
     with without_traceback():

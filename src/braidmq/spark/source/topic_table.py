@@ -38,7 +38,7 @@ Rows = Callable[[tuple[str, ...], Pushed], "DataFrame"]
 
 
 @dataclass(frozen=True)
-class Topics:
+class TableSpec:
     """What is read, its name in plans, and the function that makes the rows of a query."""
 
     spark: SparkSession
@@ -47,7 +47,7 @@ class Topics:
     pushdown: Pushdown
 
 
-def as_table(topics: Topics, whole: DataFrame) -> DataFrame:
+def as_table(topics: TableSpec, whole: DataFrame) -> DataFrame:
     """The DataFrame of a table whose rows `topics.rows` makes for each query.
 
     `whole` is a DataFrame of Spark's own formats with all columns; it is never run.
@@ -71,7 +71,7 @@ class TopicTable:
     class Java:
         implements: ClassVar = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
 
-    def __init__(self, topics: Topics, whole: DataFrame) -> None:
+    def __init__(self, topics: TableSpec, whole: DataFrame) -> None:
         self._topics = topics
         self._number = next(_numbers)
         self._whole = whole._jdf.queryExecution().analyzed().table()
@@ -108,7 +108,7 @@ class TopicScanBuilder:
             f"{READ}.SupportsPushDownRequiredColumns",
         ]
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: TableSpec) -> None:
         self._topics = topics
         self._columns: tuple[str, ...] = ()
         self._filters: list[Any] = []
@@ -155,7 +155,7 @@ class TopicScan:
     class Java:
         implements: ClassVar = [f"{READ}.V1Scan"]
 
-    def __init__(self, topics: Topics, frame: DataFrame) -> None:
+    def __init__(self, topics: TableSpec, frame: DataFrame) -> None:
         self._topics = topics
         self._frame = frame
 
