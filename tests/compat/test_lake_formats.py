@@ -46,7 +46,7 @@ class Place:
     settings: dict[str, str]
 
     def words(self) -> list[str]:
-        return [word for name, text in self.settings.items() for word in ("--config", f"{name}={text}")]
+        return [word for name, text in self.settings.items() for word in ("--conf", f"{name}={text}")]
 
 
 @pytest.fixture(params=FORMATS)
@@ -101,12 +101,12 @@ class Braid:
         return out
 
     def archive(self, topic: str, *words: str) -> list[str]:
-        where = ["--to", self.place.table, "--format", self.place.format]
+        where = ["--to-dir", self.place.table, "--format", self.place.format]
         where += ["--checkpoint", str(self.place.checkpoint), "--rows-per-commit", "60", "--decode", "json"]
         return ["archive", topic, *where, *words]
 
     def query(self, sql: str) -> list[dict[str, object]]:
-        lines = self.run("query", self.place.table, sql, "--format", "json").splitlines()
+        lines = self.run("query", self.place.table, sql, "--output", "json").splitlines()
         return [json.loads(line) for line in lines]
 
 
@@ -197,7 +197,7 @@ def test_a_table_has_every_record_once_and_gives_it_back(
         for number in range(RECORDS + 10)
     ]
 
-    words = ("reimport", place.table, "--to", target, "--keys", "k3", "--until", "2026-11-15", "--yes")
+    words = ("replay", place.table, "--to-topic", target, "--keys", "k3", "--until", "2026-11-15", "--yes")
     assert braid.run(*words, "--id", "again").endswith(f"sent 50 records to {target}\n")
     assert "sent nothing: again was sent before" in braid.run(*words, "--id", "again")
     assert read_all(bootstrap, target, 50) == [

@@ -185,13 +185,13 @@ def test_a_topic_and_its_lake_are_compared_where_they_overlap(
         producer.send(topic, b"later", partition=1)
     with Admin(bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 1})
-    words = ["pipeline", "audit", topic, str(lake), "-b", bootstrap]
+    words = ["topic", "audit", topic, str(lake), "-b", bootstrap]
     assert main(words) == 0
     out = capsys.readouterr().out
     assert f"{topic}-1: 1 offsets from 4 on are not archived yet" in out
     assert "the same messages" in out
     other = new_topic(partitions=1)
-    assert main(["pipeline", "audit", topic, other, "-b", bootstrap, "--json"]) == 1
+    assert main(["topic", "audit", topic, other, "-b", bootstrap, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["equal"], found["missing"], found["right_rows"]) == (False, 8, 0)
     assert main([*words, "--compare", "colour"]) == 2

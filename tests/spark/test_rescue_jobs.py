@@ -66,11 +66,11 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
         behind = {TopicPartition(old, index): end // 2 for index, end in ends.items()}
         groups.commit(f"{old}-half", behind)
         groups.commit(f"{old}-done", {TopicPartition(old, index): end for index, end in ends.items()})
-    words = ["pipeline", "reshard", old, "--partitions", "7", "-b", bootstrap, "--checkpoint", str(tmp_path)]
+    words = ["topic", "reshard", old, "--partitions", "7", "-b", bootstrap, "--checkpoint", str(tmp_path)]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert f"made {new}, 7 partitions" in out
-    assert f"copied 30 records from {old} into {new}" in out
+    assert f"created {new}, 7 partitions" in out
+    assert f"copied 30 records from {old} to {new}" in out
     assert "--switch" in out
 
     assert main([*words, "--switch", "--dry-run"]) == 0
@@ -78,7 +78,7 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     assert "no group was moved" in out
     assert "now start" not in out
     send(bootstrap, old, range(30, 40))
-    assert main([*words, "--switch", "--json"]) == 0
+    assert main([*words, "--switch", "--yes", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["copied"], done["switched"]) == (10, True)
     placed = {each["group"]: each for each in done["groups"]}
@@ -100,7 +100,7 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     assert unread <= ahead
     assert len(ahead) == len(unread) + placed[f"{old}-half"]["again"]
 
-    assert main([*words, "--switch"]) == 0
+    assert main([*words, "--switch", "--yes"]) == 0
     assert f"{old}-half has offsets in {new} already" in capsys.readouterr().out
 
 
@@ -139,11 +139,11 @@ def test_a_reshard_that_cannot_be_is_refused_with_the_reason(
     assert spark is not None
     old, other = new_topic(partitions=1), new_topic(partitions=2)
     send(bootstrap, other, range(1))
-    words = ["pipeline", "reshard", old, "-b", bootstrap, "--checkpoint", str(tmp_path / "c"), "--partitions"]
+    words = ["topic", "reshard", old, "-b", bootstrap, "--checkpoint", str(tmp_path / "c"), "--partitions"]
     for more, said in (
-        (["2", "--into", old], "cannot be resharded into itself"),
-        (["3", "--into", other], f"{other} exists with 2 partitions, not 3"),
-        (["2", "--into", other], f"{other} holds records that {tmp_path / 'c'} does not know"),
+        (["2", "--to-topic", old], "cannot be resharded into itself"),
+        (["3", "--to-topic", other], f"{other} exists with 2 partitions, not 3"),
+        (["2", "--to-topic", other], f"{other} holds records that {tmp_path / 'c'} does not know"),
     ):
         assert main([*words, *more]) == 2
         assert said in capsys.readouterr().err
@@ -212,10 +212,10 @@ def test_dead_letters_go_back_once_whatever_the_condition(
     dead, orders = new_topic(partitions=2), new_topic(partitions=3)
     send(bootstrap, dead, range(10))
     words = [
-        "pipeline",
+        "topic",
         "redrive",
         dead,
-        "--to",
+        "--to-topic",
         orders,
         "-b",
         bootstrap,

@@ -118,7 +118,7 @@ def test_what_a_group_lost_to_retention_is_told(
     with Admin(bootstrap) as admin, Groups(bootstrap) as groups:
         groups.commit("slow", {TopicPartition(topic, 0): 2})
         admin.delete_records({TopicPartition(topic, 0): 5})
-    words = ["pipeline", "report", topic, "-b", bootstrap, "--from", "2026-11-15T00:00:00.006Z"]
+    words = ["topic", "report", topic, "-b", bootstrap, "--from", "2026-11-15T00:00:00.006Z"]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tables"]["lag"][0]["lost"] == 3

@@ -87,10 +87,10 @@ def test_commands_prove_who_they_are(
     """S5 S6 S1: an archive over the network with a group for its lag; a topic resharded, groups moved."""
     send(door, settings, "orders", ["a", "b", "c"])
     secret = ("--command-config", command_config)
-    archived = ("lake", "archive", "orders", "--to", tmp_path / "lake", "--once", "--group", "archiver")
-    code, out, err = braid(*archived, *secret, "-o", "localLog=never")
+    archived = ("lake", "archive", "orders", "--to-dir", tmp_path / "lake", "--once", "--group", "archiver")
+    code, out, err = braid(*archived, *secret, "-X", "localLog=never")
     assert (code, out) == (0, f"archived 3 rows into {tmp_path / 'lake'}\n"), err
-    moved = ("pipeline", "reshard", "orders", "-p", 2, "--switch", "--checkpoint", tmp_path / "place")
+    moved = ("topic", "reshard", "orders", "-p", 2, "--switch", "--yes", "--checkpoint", tmp_path / "place")
     code, out, err = braid(*moved, "--json", *secret)
     assert code == 0, err
     done = json.loads(out)
@@ -160,12 +160,12 @@ def test_whoever_cannot_prove_it_is_told_in_a_line(
     ):
         file.write_text("".join(f"{name}={text}\n" for name, text in content.items()))
         for words in (
-            ("lake", "archive", "orders", "--to", tmp_path / "l", "--once"),
-            ("pipeline", "audit", "a", "b"),
+            ("lake", "archive", "orders", "--to-dir", tmp_path / "l", "--once"),
+            ("topic", "audit", "a", "b"),
         ):
             code, _, err = braid(*words, "--command-config", file)
             assert code in (1, 2)
             assert told in err
             assert len(err.splitlines()) == 1
-    code, _, err = braid("pipeline", "audit", "a", "b", "--command-config", tmp_path / "none")
+    code, _, err = braid("topic", "audit", "a", "b", "--command-config", tmp_path / "none")
     assert (code, "No such file" in err, len(err.splitlines())) == (2, True, 1)

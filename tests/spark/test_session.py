@@ -138,7 +138,7 @@ def test_commands_without_java_end_with_one_line(
     (tmp_path / "file.yaml").write_text(f"pipeline: x\nsources: {{{source}}}\nsinks: {{{sink}}}\n")
     for words in (
         ("pipeline", "run", "file.yaml", "--once", "-b", bootstrap),
-        ("lake", "archive", topic, "--to", "lake", "--once", "-b", bootstrap),
+        ("lake", "archive", topic, "--to-dir", "lake", "--once", "-b", bootstrap),
     ):
         ran = subprocess.run(
             [sys.executable, "-m", "braidmq", *words],

@@ -1,8 +1,7 @@
 """The `braid` command.
 
-`braid serve` and `braid --version` are answered before the terminal libraries are loaded: a broker has no
-use for them, and its start-up time and memory are part of what we promise. Everything else goes to `app`,
-where each noun is one module, imported when it is asked for.
+`braid serve` and `braid --version` run without the terminal libraries: a broker does not need them, and its
+start-up time and memory matter. Every other command is in `app`, with one module per noun.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 done, 1 it failed, 2 the user has to change something."""
+    """Runs one command and returns its exit code: 0 done, 1 failed, 2 a mistake on the command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["serve"]:
         from braidmq.cli import serve

@@ -1,7 +1,7 @@
-"""Everything of `braid` but `serve`: the table of commands, and how their failures are shown.
+"""The commands of `braid` except `serve`, and how their failures are shown.
 
-A mistake of the user is one line and exit code 2; an answer of the broker that is an error, or a broker that
-is not there, is one line and exit code 1. Neither ever shows a traceback; a traceback is a defect of ours.
+A mistake of the user is one line and exit code 2. An error from the broker, or a broker that cannot be
+reached, is one line and exit code 1. A traceback is always a defect of ours.
 """
 
 from __future__ import annotations
@@ -12,22 +12,37 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from braidmq import __version__
 from braidmq.address import AddressError
 from braidmq.cli import config, doctor, group, lake, perf, pipeline, send, tail, topic, txn
+from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import ConfigError
 from braidmq.wire.errors import ApiError
 
+ORDER = (
+    *("serve", "config", "topic", "send", "produce", "tail", "consume"),
+    *("group", "txn", "pipeline", "lake", "doctor", "perf"),
+)
 # Typer brings a click of its own in newer releases; through its public names we get the one it raises.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
+
+class Commands(TyperGroup):
+    """Lists commands by subject; typer would put single ones before those that have their own."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
     name="braid",
+    cls=Commands,
     help="A durable, Kafka-compatible message queue.",
-    epilog="Start with: braid serve, then elsewhere: echo hello | braid send greetings; braid tail greetings",
+    epilog="Start a broker with braid serve, then in another terminal: echo hello | braid send greetings",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -46,7 +61,11 @@ def _options(
         raise typer.Exit
 
 
-@app.command("serve", context_settings={"ignore_unknown_options": True})
+RUN, MESSAGES, GROUPS = "Run", "Topics and messages", "Groups and transactions"
+SPARK, DIAGNOSE = "Spark and lake", "Diagnose"
+
+
+@app.command("serve", context_settings={"ignore_unknown_options": True}, rich_help_panel=RUN)
 def _serve(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """Run a broker until SIGTERM or Ctrl-C (braid serve --help)."""
     from braidmq.cli import serve
@@ -54,20 +73,23 @@ def _serve(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> N
     raise typer.Exit(serve.main(arguments or []))
 
 
-app.command("config")(config.show)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(lake.app, name="lake")
-app.add_typer(txn.app, name="txn")
-app.command("send")(send.send)
-app.command("tail")(tail.tail)
-app.add_typer(perf.app, name="perf")
-app.add_typer(pipeline.app, name="pipeline")
-app.command("doctor")(doctor.doctor)
+command(app, "config", examples=config.EXAMPLES, panel=RUN)(config.show)
+app.add_typer(topic.app, name="topic", rich_help_panel=MESSAGES)
+command(app, "send", examples=send.EXAMPLES, panel=MESSAGES)(send.send)
+command(app, "produce", summary="Alias of send.", examples=send.EXAMPLES, panel=MESSAGES)(send.send)
+command(app, "tail", examples=tail.EXAMPLES, panel=MESSAGES)(tail.tail)
+command(app, "consume", summary="Alias of tail.", examples=tail.EXAMPLES, panel=MESSAGES)(tail.tail)
+app.add_typer(group.app, name="group", rich_help_panel=GROUPS)
+app.add_typer(txn.app, name="txn", rich_help_panel=GROUPS)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=SPARK)
+app.add_typer(lake.app, name="lake", rich_help_panel=SPARK)
+command(app, "doctor", examples=doctor.EXAMPLES, panel=DIAGNOSE)(doctor.doctor)
+app.add_typer(perf.app, name="perf", rich_help_panel=DIAGNOSE)
 
 
 def main(arguments: Sequence[str]) -> int:
     from braidmq.client.errors import ClientError
+    from braidmq.client.security import SecurityError
 
     try:
         _run(list(arguments))
@@ -77,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         return done.exit_code
     except typer.Abort:
         return EXIT_INTERRUPTED
-    except (UserMistake, ConfigError, AddressError) as mistake:
+    except (UserMistake, ConfigError, AddressError, SecurityError) as mistake:
         return _say("braid", str(mistake), EXIT_MISTAKE)
     except (ApiError, ClientError) as failure:
         return _say("braid", _text(failure), EXIT_FAILED)

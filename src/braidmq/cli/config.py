@@ -6,43 +6,46 @@ from typing import Annotated, Any
 
 import typer
 
-from braidmq.cli.options import AsJson
-from braidmq.cli.output import print_json, print_table
+from braidmq.cli.output import Output, print_table
 from braidmq.config import DYNAMIC, GROUP, SERVER, TOPIC, Option, find
 
 _DEFAULTS = {
-    "topic": "; given to a broker, the default of its topics",
-    "group": "; the default is the broker's, with `group.` before the name",
+    "topic": "; on a broker, the default of all topics",
+    "group": "; the default is the broker option whose name begins with `group.`",
 }
 
 
+EXAMPLES = ("braid config", "braid config retention.ms", "braid config --output csv")
+COLUMNS = ("option", "default", "unit", "why one would change it")
+
+
 def show(
+    output: Output,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One option, in full.")] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Explain the options of a broker, its topics and its groups.
+    """Explain the options of brokers, topics and groups.
 
-    Set one with `braid serve -o NAME=VALUE`, in the TOML file given to `--config`, or by its BRAID_…
-    variable; topic options also with `braid topic create -o` and `braid topic alter -o`. Group options are
-    set by admin clients; what a group does not set is the broker's option with `group.` before the name.
-
-    Examples:
-    braid config
-    braid config retention.ms
-    braid config --json
+    Set a broker option with `braid serve -o NAME=VALUE`, in the TOML file of `braid serve --config`, or with
+    its BRAID_… variable. Set a topic option with `braid topic create -o` or `braid topic alter -o`; on a
+    broker it is the default of all topics. Set group options with an admin client; the defaults are broker
+    options whose names begin with `group.`.
     """
     every = (*SERVER, *TOPIC, *GROUP)
     chosen = every if name is None else (find(name, every),)
-    if as_json:
-        rows = [_row(option) for option in chosen]
-        print_json(rows if name is None else rows[0])
-    elif name is not None:
+    found = [_row(option) for option in chosen]
+    if output.printed(
+        found if name is None else found[0], tuple(found[0]), [tuple(r.values()) for r in found]
+    ):
+        return
+    if name is not None:
         _explain(chosen[0])
-    else:
-        tables = (("Broker", SERVER), ("Topic (and default of all topics)", TOPIC), ("Group", GROUP))
-        for title, options in tables:
-            rows_of_text = [(o.name, o.text(o.default), o.unit, o.why) for o in options]
-            print_table(("option", "default", "unit", "why one would change it"), rows_of_text, title)
+        return
+    for title, options in (
+        ("Broker", SERVER),
+        ("Topic (and default of all topics)", TOPIC),
+        ("Group", GROUP),
+    ):
+        print_table(COLUMNS, [(o.name, o.text(o.default), o.unit, o.why) for o in options], title)
 
 
 def _row(option: Option) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def _explain(option: Option) -> None:
     print(f"  scope      {_scope(option)}{_DEFAULTS.get(_scope(option), '')}")
     if option not in GROUP:
         print(f"  variable   {option.environment}")
-    print(f"  change     {'at once, by admin clients' if _is_dynamic(option) else 'with a restart'}")
+    print(f"  change     {'at once, with an admin client' if _is_dynamic(option) else 'with a restart'}")
 
 
 def _is_dynamic(option: Option) -> bool:

@@ -1,8 +1,7 @@
 """`braid doctor`: is everything on disk what it was when it was written?
 
-It reads every segment, index, checkpoint and snapshot, and the metadata journal, of a broker that is stopped.
-Without --repair or --adopt nothing is changed. What they do is printed file by file, and which records are
-lost.
+It reads every segment, index, checkpoint and snapshot, and the metadata journal, of a stopped broker. Only
+--repair and --adopt change anything; they print what they do file by file, and which records are lost.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from braidmq.cli.mistake import UserMistake
-from braidmq.cli.options import AsJson
-from braidmq.cli.output import print_json
+from braidmq.cli.options import Yes, confirm
+from braidmq.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
     from braidmq.log.doctor import Finding
@@ -24,6 +23,11 @@ if TYPE_CHECKING:
 
 EXIT_DAMAGED = 1
 METADATA = "metadata.journal"
+EXAMPLES = (
+    "braid doctor braid-data",
+    "braid doctor braid-data --repair",
+    "braid doctor braid-data --adopt orders",
+)
 
 
 class Report(NamedTuple):
@@ -37,46 +41,47 @@ class Report(NamedTuple):
 
 def doctor(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The broker's data directory.")],
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what can be repaired; damaged records are removed.")
+    ] = False,
     adopt: Annotated[
         list[str] | None,
         typer.Option(
             "--adopt",
             metavar="NAME",
-            help="Bring back a topic that the metadata does not know; all: every one.",
+            help="Bring back a topic that is missing from the metadata; all: every one. May repeat.",
         ),
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Adopt in the place of a topic of that name, and set that aside."),
+        typer.Option("--replace", help="With --adopt: set aside an existing topic of the same name."),
     ] = False,
     adopt_as: Annotated[
-        str | None, typer.Option("--adopt-as", metavar="NAME", help="Adopt under another name.")
+        str | None, typer.Option("--adopt-as", metavar="NAME", help="With --adopt: use another name.")
     ] = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify every segment, index and checkpoint of a stopped broker; mend them with --repair.
+    """Verify every segment, index and checkpoint of a stopped broker; --repair repairs them.
 
-    Directories of topics that the metadata does not know are kept and reported; --adopt brings them back.
+    Directories of topics that are missing from the metadata are kept and reported; --adopt brings them back.
+    --repair and --replace ask first.
 
-    Exit code 0: nothing is wrong, or all of it was mended. 1: something is still damaged.
-
-    Examples:
-    braid doctor braid-data
-    braid doctor braid-data --repair --json
-    braid doctor braid-data --adopt orders
+    Exit code 0: nothing is wrong, or all of it was repaired. 1: something is still damaged.
     """
     from braidmq.cli.doctor_metadata import adopt as bring_back
     from braidmq.cli.doctor_metadata import examine_directories, examine_journal
 
     lock = _lock(directory)
     try:
+        if repair or (adopt and replace):
+            confirm(yes, f"Change files in {directory}? Copy the directory first if you can.")
         reports = [Report(".", *examine_journal(directory, repair, adopting=bool(adopt)))]
         deeds = bring_back(directory, adopt, adopt_as, replace) if adopt else []
         unknown = [] if reports[0].left else examine_directories(directory)
         reports.append(Report("topics", unknown, deeds, unknown))
         partitions = _partitions(directory)
-        for path in _with_progress(partitions, "mending" if repair else "verifying", as_json):
+        for path in _with_progress(partitions, "repairing" if repair else "verifying", as_json):
             reports.append(_examine_partition(directory, path, repair))
     finally:
         lock.release()
@@ -95,7 +100,7 @@ def _lock(directory: Path) -> DirectoryLock:
     if not directory.is_dir():
         raise UserMistake(f"{directory} is not a directory")
     if not (directory / METADATA).exists() and not (directory / "topics").is_dir():
-        raise UserMistake(f"{directory} holds no broker's data; give the directory of braid serve --data")
+        raise UserMistake(f"{directory} is not a data directory; give the one of braid serve --data")
     try:
         return DirectoryLock(directory)
     except DirectoryInUse:
@@ -103,7 +108,7 @@ def _lock(directory: Path) -> DirectoryLock:
 
 
 def _partitions(directory: Path) -> list[Path]:
-    """Directories of partitions, without those of deleted topics that wait to be removed.
+    """Directories of partitions, except those of deleted topics that are still to be removed.
 
     One that has lost all its segments still has its checkpoint.
     """
@@ -158,12 +163,12 @@ def _print(partitions: int, reports: list[Report], repair: bool) -> None:
         for at in report.findings:
             print(f"{report.place}/{at.file}: byte {at.byte}: {at.what}")
         for deed in report.deeds:
-            print(f"{report.place}: mended: {deed}")
+            print(f"{report.place}: repaired: {deed}")
         for at in report.left if repair else ():
             print(f"{report.place}/{at.file}: still wrong: {at.what}")
     if not found:
         print(f"{partitions} partitions verified, nothing is wrong")
     elif not repair:
-        print(f"{found} findings in {partitions} partitions; --repair mends what can be mended")
+        print(f"{found} findings in {partitions} partitions; --repair repairs what can be repaired")
     else:
         print(f"{found} findings, {left} left")

@@ -1,4 +1,4 @@
-"""What `braid doctor` says of a broker's metadata: its journal, and directories that it does not know."""
+"""What `braid doctor` finds in a broker's metadata: its journal, and directories missing from it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def examine_directories(directory: Path) -> list[Finding]:
 def _finding(store: Store, candidate: Candidate) -> Finding:
     record = candidate.record
     what = (
-        f"the metadata does not know it; it holds topic {record.name}, {record.partition_count} partitions;"
+        f"missing from the metadata; it holds topic {record.name}, {record.partition_count} partitions;"
         f" --adopt {candidate.directory.removesuffix(SET_ASIDE_SUFFIX)} brings it back"
     )
     in_the_way = adoption.conflict(store, record)
@@ -122,15 +122,15 @@ def _find(found: list[Candidate], name: str) -> Candidate:
     of_topic = [candidate for candidate in found if candidate.record.name == name]
     if len(of_topic) == 1:
         return of_topic[0]
-    listed = ", ".join(candidate.directory for candidate in of_topic or found) or "there is none"
+    listed = ", ".join(candidate.directory for candidate in of_topic or found) or "none is"
     if of_topic:
         raise UserMistake(f"{len(of_topic)} directories hold a topic {name}; name one of them: {listed}")
-    raise UserMistake(f"no directory that the metadata does not know is called {name}: {listed}")
+    raise UserMistake(f"no directory called {name} is missing from the metadata: {listed}")
 
 
 def _renamed(chosen: list[Candidate], new_name: str) -> Candidate:
     if len(chosen) != 1:
-        raise UserMistake("--adopt-as gives a name to one topic; use --adopt once with it")
+        raise UserMistake("--adopt-as names one topic; give --adopt once")
     try:
         check_name(new_name)
     except ApiError as error:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braidmq.cli.broker import Broker
+from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import parse_moment
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless
-from braidmq.cli.output import print_json, print_table
+from braidmq.cli.options import DryRun, Yes, confirm, require_terminal_or
+from braidmq.cli.output import AsJson, Output, print_json, print_table
 
 if TYPE_CHECKING:
     from braidmq.client.cluster import Cluster, TopicPartition
@@ -21,126 +23,118 @@ app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_a
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
 
-@app.command("list")
-def list_(as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+@command(app, "list", examples=("braid group list", "braid group list --output csv"))
+def list_(broker: Broker, output: Output) -> None:
     """List groups with their state."""
     from braidmq.client.groups import Groups
 
-    with Groups(bootstrap) as groups:
-        found = groups.all()
+    with broker.connect() as cluster:
+        found = Groups(cluster).all()
+    columns = ("group", "state", "type")
     rows = [(group.group_id, group.group_state, group.group_type.lower()) for group in found]
-    if as_json:
-        print_json([{"group": name, "state": state, "type": kind} for name, state, kind in rows])
-    elif rows:
-        print_table(("group", "state", "type"), rows)
+    if output.printed([dict(zip(columns, row, strict=True)) for row in rows], columns, rows):
+        return
+    if rows:
+        print_table(columns, rows)
     else:
-        print("no groups yet; they appear when a consumer with a group.id subscribes")
+        print("no groups yet; a group appears when a consumer with a group.id subscribes")
 
 
-@app.command()
-def describe(name: Group, as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Show a group's members, and how far it is behind in each partition.
-
-    Examples:
-    braid group describe billing --json
-    """
+@command(app, examples=("braid group describe billing", "braid group describe billing --json"))
+def describe(broker: Broker, output: Output, name: Group) -> None:
+    """Show a group's members, committed offsets and lag. CSV has the offsets."""
     from braidmq.client.groups import Groups
 
-    with Groups(bootstrap) as groups:
-        group = groups.describe(name)
-    if as_json:
-        positions = [{**asdict(position), "lag": position.lag} for position in group.positions]
-        print_json({**asdict(group), "positions": positions, "lag": group.lag})
+    with broker.connect() as cluster:
+        group = Groups(cluster).describe(name)
+    columns = ("topic", "partition#", "committed#", "end#", "lag#")
+    rows = [(p.topic, p.partition, p.committed, p.end, p.lag) for p in group.positions]
+    positions = [{**asdict(position), "lag": position.lag} for position in group.positions]
+    if output.printed({**asdict(group), "positions": positions, "lag": group.lag}, columns, rows):
         return
     print(f"{group.group_id}: {group.state}, {len(group.members)} members, lag {group.lag:,}")
     if group.members:
         runs_tasks = group.kind == "streams"
-        rows = [
-            (m.member_id, m.client_id, m.host.lstrip("/"), " ".join(m.tasks) or m.instance_id or "-")
+        members = [
+            (m.member_id, m.client_id, m.host.lstrip("/"), " ".join(m.tasks) or m.instance_id or None)
             for m in group.members
         ]
-        print_table(("member", "client", "host", "tasks" if runs_tasks else "instance"), rows)
-    if group.positions:
-        print_table(
-            ("topic", "partition#", "committed#", "end#", "lag#"),
-            [(p.topic, p.partition, p.committed, p.end, p.lag) for p in group.positions],
-        )
+        print_table(("member", "client", "host", "tasks" if runs_tasks else "instance"), members)
+    if rows:
+        print_table(columns, rows)
     else:
         print("no offsets committed yet")
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        "braid group reset billing --to-time 2h --dry-run",
+        "braid group reset billing --to-time 2h",
+        "braid group reset billing --topic orders --shift -100 --yes",
+    ),
+)
 def reset(
+    broker: Broker,
+    output: Output,
     name: Group,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Only this topic; may repeat. Default: all committed."),
+        typer.Option("--topic", "-t", help="Only this topic; may repeat. Default: all it has committed."),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option(help="To the first record there is.")] = False,
-    to_latest: Annotated[bool, typer.Option(help="To the end: skip everything.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: skip all records.")] = False,
     to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset in every partition.")] = None,
     to_time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="To the first record since then: 2026-11-15T21:00, 2h, 1d."),
+        typer.Option(metavar="TIME", help="To the first record at or after: 2026-11-15T21:00, 2h, 1d."),
     ] = None,
-    shift: Annotated[int | None, typer.Option(help="By this many records, back if negative.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Show what would change, change nothing.")
-    ] = False,
+    shift: Annotated[
+        int | None, typer.Option(help="By this many records; a negative number goes back.")
+    ] = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Set where a group goes on. Its members must be stopped first.
+    """Set the offsets a group continues from. Stop its members first.
 
-    Examples:
-    braid group reset billing --to-time 2h --dry-run
-    braid group reset billing --topic orders --shift -100 --yes
+    Shows the old and new offsets, then asks.
     """
-    from braidmq.client.cluster import Cluster
     from braidmq.client.groups import Groups
 
     ways = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
     if sum(ways) != 1:
-        raise UserMistake("say where to: one of --to-earliest, --to-latest, --to-offset, --to-time, --shift")
-    with Cluster(bootstrap) as cluster:
+        raise UserMistake("give one of --to-earliest, --to-latest, --to-offset, --to-time and --shift")
+    if not dry_run:
+        require_terminal_or(yes)
+    with broker.connect() as cluster:
         groups = Groups(cluster)
         now = _partitions(cluster, groups, name, topic)
         since_ms = parse_moment(to_time, cluster.clock.wall_ms()) if to_time is not None else None
         after = _targets(cluster, now, to_latest, to_offset, since_ms, shift)
+        columns = ("topic", "partition#", "from#", "to#")
         rows = [(at.topic, at.partition, now[at], after[at]) for at in sorted(now)]
-        if as_json:
-            print_json(
-                {
-                    "group": name,
-                    "changed": not dry_run,
-                    "offsets": [
-                        {"topic": t, "partition": p, "from": before, "to": to} for t, p, before, to in rows
-                    ],
-                }
-            )
-        else:
-            shown = [(t, p, "-" if before is None else before, to) for t, p, before, to in rows]
-            print_table(("topic", "partition#", "from#", "to#"), shown)
-        if dry_run:
-            return
-        confirm_unless(yes or as_json, f"Set these offsets for {name}?")
-        groups.commit(name, after)
-    if not as_json:
-        print(f"reset {name}: {len(after)} partitions")
+        if output.is_table:
+            print_table(columns, rows)
+        if not dry_run:
+            confirm(yes, f"Set these offsets for {name}?")
+            groups.commit(name, after)
+    named = [dict(zip(("topic", "partition", "from", "to"), row, strict=True)) for row in rows]
+    if output.printed({"group": name, "changed": not dry_run, "offsets": named}, columns, rows):
+        return
+    print(f"dry run: {name} is unchanged" if dry_run else f"reset {name}: {len(after)} partitions")
 
 
 def _partitions(
     cluster: Cluster, groups: Groups, name: str, topics: list[str] | None
 ) -> dict[TopicPartition, int | None]:
-    """The partitions to reset with what is committed: those of the named topics, or all with an offset."""
+    """Committed offsets by partition: of the named topics, or of all that have one."""
     from braidmq.client.admin import Admin
     from braidmq.client.cluster import TopicPartition
 
     committed = groups.committed(name)
     if not topics:
         if not committed:
-            raise UserMistake(f"group {name} has committed nothing; name the topics with --topic")
+            raise UserMistake(f"group {name} has committed nothing; add --topic TOPIC")
         return dict(committed)
     admin = Admin(cluster)
     wanted = [TopicPartition(topic, index) for topic in topics for index in admin.partition_indexes(topic)]
@@ -155,7 +149,7 @@ def _targets(
     since_ms: int | None,
     shift: int | None,
 ) -> dict[TopicPartition, int]:
-    """Where each partition goes on, never outside of what it holds."""
+    """The new offset of each partition, never outside of what it holds."""
     from braidmq.client.consumer import Start
     from braidmq.client.offsets import list_offsets
 
@@ -179,23 +173,20 @@ def _targets(
     return targets
 
 
-@app.command()
+@command(app, examples=("braid group delete billing", "braid group delete billing kitchen --yes"))
 def delete(
+    broker: Broker,
     names: Annotated[list[str], typer.Argument(metavar="GROUP")],
     yes: Yes = False,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Delete groups without members, and what they have committed.
-
-    On a terminal it asks first; in a script it does not.
-    """
+    """Delete groups and their committed offsets. A group must have no members."""
     from braidmq.client.groups import Groups
 
-    confirm_unless(yes, f"Delete {', '.join(names)} and the offsets committed?")
-    with Groups(bootstrap) as groups:
+    confirm(yes, f"Delete {', '.join(names)} with all committed offsets?")
+    with broker.connect() as cluster:
         for name in names:
-            groups.delete(name)
+            Groups(cluster).delete(name)
     if as_json:
         print_json({"deleted": names})
     else:

@@ -1,8 +1,7 @@
-"""`braid lake`: topics into Parquet, queries over it, and rows back into topics."""
+"""`braid lake`: archive topics as Parquet, query them, and replay rows into topics."""
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -15,23 +14,13 @@ from uuid import uuid4
 
 import typer
 
+from braidmq.cli.broker import Broker
+from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import format_moment, parse_moment
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless
-from braidmq.cli.output import print_json, print_table, text_of
-from braidmq.cli.spark import (
-    MASTER,
-    ClientSettings,
-    CommandConfig,
-    Master,
-    SparkConfig,
-    check_topics,
-    client_options,
-    connected,
-    needs_spark,
-    rows_of,
-    spark_session,
-)
+from braidmq.cli.options import DryRun, From, Until, Yes, confirm, require_terminal_or
+from braidmq.cli.output import AsJson, Form, Output, print_csv, print_json, print_table, text_of
+from braidmq.cli.spark import Spark, check_topics, connected, needs_spark, rows_of, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +30,9 @@ if TYPE_CHECKING:
     from braidmq.spark.lake.replay import Selection
     from braidmq.spark.lake.table_formats import Target
 
-app = typer.Typer(help="Archive topics as Parquet, query it, send it back.", no_args_is_help=True)
+app = typer.Typer(
+    help="Archive topics as Parquet, query the archive, replay it into topics.", no_args_is_help=True
+)
 PARQUET = "parquet"
 QUERY_ROWS = 1000
 DAY_MS = 86_400_000
@@ -59,15 +50,13 @@ class Decode(StrEnum):
     AVRO_REGISTRY = "avro-registry"
 
 
-class Layout(StrEnum):
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-
-
-Interval = Annotated[float, typer.Option("--interval", min=1, metavar="SECONDS", help="How often to look.")]
-RowsPerCommit = Annotated[int, typer.Option(min=1, help="At most this many rows at once.")]
-DecodeOption = Annotated[Decode | None, typer.Option("--decode", help="Fields of the value as columns.")]
+Interval = Annotated[
+    float, typer.Option("--interval", min=1, metavar="SECONDS", help="Time between two commits.")
+]
+RowsPerCommit = Annotated[int, typer.Option(min=1, help="At most this many rows in a commit.")]
+DecodeOption = Annotated[
+    Decode | None, typer.Option("--decode", help="Decode values; their fields become columns.")
+]
 Columns = Annotated[
     str | None,
     typer.Option(
@@ -80,31 +69,41 @@ RegistryId = Annotated[
         "--registry-id",
         min=1,
         metavar="N",
-        help="Of avro-registry: which id --schema is; else the first.",
+        help="Of avro-registry: the id of --schema. Default: the first id seen.",
     ),
 ]
 DateBy = Annotated[
-    str, typer.Option(help="Which day a row lies under: timestamp, archived, or a decoded column.")
+    str, typer.Option(help="What a row's date comes from: timestamp, archived, or a decoded column.")
 ]
 SkipLost = Annotated[
-    bool, typer.Option("--skip-lost", help="Go on though retention was faster than the archive.")
+    bool, typer.Option("--skip-lost", help="Continue if retention deleted records before they were archived.")
 ]
 Group = Annotated[
-    str | None, typer.Option("--group", metavar="GROUP", help="Publish the position here, so that lag shows.")
+    str | None, typer.Option("--group", metavar="GROUP", help="Commit offsets to this group, to show lag.")
 ]
 TableFormat = Annotated[
-    str, typer.Option("--format", help="parquet; iceberg, delta, … where the session has them.")
+    str, typer.Option("--format", help="parquet; or iceberg, delta, … if the Spark session has it.")
 ]
 Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", metavar="DIR", help="Of a format other than parquet: its place.")
+    str | None, typer.Option("--checkpoint", metavar="DIR", help="Required for formats other than parquet.")
 ]
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        "braid lake archive orders --to-dir archive/orders --once",
+        "braid lake archive orders payments --to-dir archive/shop --decode json --interval 300",
+    ),
+)
 def archive(
+    broker: Broker,
+    runs_on: Spark,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake; made if it is not there.")],
-    once: Annotated[bool, typer.Option("--once", help="Archive what is there now, then end.")] = False,
+    to: Annotated[
+        str, typer.Option("--to-dir", metavar="DIR", help="The lake; created if missing. Or a table's name.")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Archive what is there now, then stop.")] = False,
     interval_s: Interval = 60,
     rows_per_commit: RowsPerCommit = 2_000_000,
     decode: DecodeOption = None,
@@ -115,36 +114,27 @@ def archive(
     group: Group = None,
     layout: TableFormat = PARQUET,
     checkpoint: Checkpoint = None,
-    options: ClientSettings = None,
-    command_config: CommandConfig = None,
-    master: Master = MASTER,
-    config: SparkConfig = None,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each commit as a line of JSON.")] = False,
 ) -> None:
     """Archive topics as Parquet files by date, each record exactly once.
 
-    It goes on where it stopped, however it stopped. Without --once it runs until Ctrl-C.
-
-    Examples:
-    braid lake archive orders --to archive/orders --once
-    braid lake archive orders payments --to archive/shop --decode json --interval 300
+    It continues where it stopped, even after a crash. Without --once it runs until Ctrl-C.
     """
     if schema is not None and decode is None:
-        raise UserMistake("--schema says how to decode; add --decode json")
+        raise UserMistake("--schema needs --decode; add --decode json")
     if registry_id is not None and decode is not Decode.AVRO_REGISTRY:
-        raise UserMistake("--registry-id is for values with an id of a registry; add --decode avro-registry")
-    settings = client_options(command_config, options)
-    with connected(bootstrap, settings) as cluster:
+        raise UserMistake("--registry-id needs --decode avro-registry")
+    settings = broker.settings()
+    with connected(broker, settings) as cluster:
         check_topics(cluster, topics)
-    with spark_session("braid lake archive", master, config) as spark:
+    with spark_session("braid lake archive", runs_on) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
         from braidmq.spark.lake.archiver import archive as steps
         from braidmq.spark.lake.lake import Lake
         from braidmq.spark.lake.table_formats import Target
 
         job = Archive(
-            bootstrap,
+            broker.bootstrap,
             tuple(dict.fromkeys(topics)),
             rows_per_commit=rows_per_commit,
             date_by=date_by,
@@ -162,131 +152,132 @@ def archive(
         _show_steps(made, to, as_json)
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        'braid lake query archive/orders "SELECT date, count(*) FROM lake GROUP BY date ORDER BY date"',
+        "braid lake query archive/orders \"SELECT * FROM lake WHERE date = '2026-11-15'\" --output json",
+    ),
+)
 def query(
+    output: Output,
+    runs_on: Spark,
     folder: FolderOrTable,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="The table is called lake.")],
-    layout: Annotated[Layout, typer.Option("--format", help="How to print.")] = Layout.TABLE,
-    limit: Annotated[int, typer.Option(min=1, help="Rows of a table; csv and json print all.")] = QUERY_ROWS,
-    master: Master = MASTER,
-    config: SparkConfig = None,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A query of the table lake.")],
+    limit: Annotated[int, typer.Option(min=1, help="Rows of a table; JSON and CSV print all.")] = QUERY_ROWS,
 ) -> None:
     """Query a lake with Spark SQL.
 
     The columns are those of a record (key, value, headers, timestamp, topic, partition, offset), decoded
-    fields, and date. key and value are bytes: CAST(value AS STRING) makes text of them.
-
-    Examples:
-    braid lake query archive/orders "SELECT date, count(*) FROM lake GROUP BY date ORDER BY date"
-    braid lake query archive/orders "SELECT * FROM lake WHERE date = '2026-11-15'" --format json
+    fields, and date. key and value are bytes; CAST(value AS STRING) makes them text. JSON has a row per line.
     """
     _check_lake(folder)
-    with spark_session("braid lake query", master, config) as spark:
+    with spark_session("braid lake query", runs_on) as spark:
         from braidmq.spark.lake.reader import open_rows
 
         open_rows(spark, folder).createOrReplaceTempView("lake")
-        _print_rows(spark.sql(sql), layout, limit)
+        _print_rows(spark.sql(sql), output.form, limit)
 
 
-Since = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Records of then or later: 2026-11-15, 2h.")
-]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Records before then.")]
-Keys = Annotated[str | None, typer.Option("--keys", metavar="K1,K2,…", help="Records of these keys.")]
+Keys = Annotated[str | None, typer.Option("--keys", metavar="K1,K2,…", help="Only these keys.")]
 KeysFrom = Annotated[
     Path | None,
-    typer.Option("--keys-from", exists=True, dir_okay=False, help="Keys from a file, one a line."),
-]
-Where = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="A condition: \"headers[0].key = 'retry'\".")
-]
-FromTopics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", help="Only what came from here; may be repeated.")
-]
-KeepPartitions = Annotated[
-    bool, typer.Option("--keep-partitions", help="Into the partitions they came from, not by key.")
-]
-WriteId = Annotated[
-    str | None,
     typer.Option(
-        "--id", metavar="NAME", help="Names this reimport; done again after a crash, it sends once."
+        "--keys-from", exists=True, dir_okay=False, help="Only the keys in this file, one per line."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Count, send nothing.")]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Only rows that match: \"value LIKE '%retry%'\".")
+]
+FromTopics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", help="Only records of this topic. May repeat.")
+]
+KeepPartitions = Annotated[
+    bool, typer.Option("--keep-partitions", help="Write to the original partitions instead of by key.")
+]
+ReplayId = Annotated[
+    str | None,
+    typer.Option(
+        "--id", metavar="NAME", help="Name of this replay; run again with it to finish, not repeat."
+    ),
+]
 
 
-@app.command()
-def reimport(
+@command(
+    app,
+    examples=(
+        "braid lake replay archive/orders --to-topic orders --from 2026-11-14 --until 2026-11-15 --dry-run",
+        "braid lake replay archive/orders --to-topic again --keys table-7,table-9",
+    ),
+)
+def replay(
+    broker: Broker,
+    output: Output,
+    runs_on: Spark,
     folder: FolderOrTable,
-    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where the records go.")],
-    since: Since = None,
+    to: Annotated[str, typer.Option("--to-topic", metavar="TOPIC", help="The topic to write to.")],
+    since: From = None,
     until: Until = None,
     keys: Keys = None,
     keys_from: KeysFrom = None,
     where: Where = None,
     topic: FromTopics = None,
     keep_partitions: KeepPartitions = False,
-    write_id: WriteId = None,
+    replay_id: ReplayId = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    options: ClientSettings = None,
-    command_config: CommandConfig = None,
-    master: Master = MASTER,
-    config: SparkConfig = None,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Send archived records to a topic again, with their keys, headers and timestamps.
 
-    Examples:
-    braid lake reimport archive/orders --to orders --from 2026-11-14 --until 2026-11-15 --dry-run
-    braid lake reimport archive/orders --to replay --keys table-7,table-9
+    Shows what it will send, then asks.
     """
-    settings = client_options(command_config, options)
-    with connected(bootstrap, settings) as cluster:
+    if not dry_run:
+        require_terminal_or(yes)
+    settings = broker.settings()
+    with connected(broker, settings) as cluster:
         chosen = _selection(cluster.clock.wall_ms(), since, until, keys, keys_from, where, topic)
         _check_lake(folder)
         if not dry_run:
             check_topics(cluster, [to])
-    with spark_session("braid lake reimport", master, config) as spark:
+    columns = ("topic", "date", "records#", "bytes of values#")
+    with spark_session("braid lake replay", runs_on) as spark:
         from braidmq.spark.lake import replay as back
 
         rows = back.select(spark, folder, chosen)
         counts = back.counts(rows)
+        cells = [(each.topic, each.date, each.rows, each.value_bytes) for each in counts]
         total = sum(each.rows for each in counts)
-        if not as_json:
-            cells = [(each.topic, each.date, each.rows, each.value_bytes) for each in counts]
-            print_table(("topic", "date", "records#", "bytes of values#"), cells)
+        if output.is_table:
+            print_table(columns, cells)
         sent = bool(total) and not dry_run
         if sent:
-            confirm_unless(yes or as_json, f"Send {total:,} records to {to}?")
-            write_id = write_id or f"reimport-{uuid4().hex}"
-            print(f"to go on after a crash, without sending twice: --id {write_id}", file=sys.stderr)
-            sent = back.replay(rows, bootstrap, to, write_id, keep_partitions, settings)
-    if as_json:
-        print_json({"records": total, "sent": sent, "parts": [*map(asdict, counts)]})
-    elif sent or dry_run or not total:
+            confirm(yes, f"Send {total:,} records to {to}?")
+            replay_id = replay_id or f"replay-{uuid4().hex}"
+            print(f"if this is interrupted, finish it with --id {replay_id}", file=sys.stderr)
+            sent = back.replay(rows, broker.bootstrap, to, replay_id, keep_partitions, settings)
+    if output.printed({"records": total, "sent": sent, "parts": [*map(asdict, counts)]}, columns, cells):
+        return
+    if sent or dry_run or not total:
         print(f"{'would send' if dry_run else 'sent'} {total:,} records to {to}")
     else:
-        print(f"sent nothing: {write_id} was sent before; to send these as well, give another --id")
+        print(f"sent nothing: replay {replay_id} was already sent; use another --id to send it again")
 
 
-@app.command()
+@command(app, examples=("braid lake compact archive/orders",))
 def compact(
+    runs_on: Spark,
     folder: Folder,
-    target_mb: Annotated[int, typer.Option(min=1, help="About this large should files become.")] = 128,
+    target_mb: Annotated[int, typer.Option(min=1, help="Size of merged files, about.")] = 128,
     keep_commits_days: Annotated[
-        int, typer.Option(min=1, help="Commits that a snapshot sums up stay this long.")
+        int, typer.Option(min=1, help="Keep commits that a snapshot includes for this long.")
     ] = 7,
-    master: Master = MASTER,
-    config: SparkConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge small files now; an archiver does so by itself when a day has many.
+    """Merge small files now. An archiver does this by itself when a day has many files.
 
-    Readers are not disturbed: replaced files are deleted an hour later.
+    No row is deleted. Replaced files are deleted an hour later, so running queries are not affected.
     """
-    with spark_session("braid lake compact", master, config) as spark:
+    with spark_session("braid lake compact", runs_on) as spark:
         from braidmq.spark.lake import compaction
         from braidmq.spark.lake.lake import Lake
 
@@ -300,9 +291,9 @@ def compact(
         print(f"merged {done.files_before:,} files into {done.files_after:,}; deleted {swept:,} old files")
 
 
-@app.command()
-def describe(folder: Folder, as_json: AsJson = False) -> None:
-    """Show what a lake holds: days, files, columns, and up to which offsets topics are archived."""
+@command(app, examples=("braid lake describe archive/orders",))
+def describe(output: Output, folder: Folder) -> None:
+    """Show a lake's days, files, columns, and the archived offsets of its topics. CSV has the days."""
     with needs_spark():
         from braidmq.spark.lake.commits import LakeError
         from braidmq.spark.lake.reader import describe as described
@@ -311,11 +302,12 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
         found = described(folder)
     except LakeError as error:
         raise UserMistake(str(error)) from None
-    if as_json:
-        print_json(asdict(found))
+    columns = ("date", "files#", "rows#", "bytes#")
+    days = [tuple(asdict(day).values()) for day in found.days]
+    if output.printed(asdict(found), columns, days):
         return
     print(f"{folder}: commit {found.version}, {found.rows:,} rows, {found.size_bytes:,} bytes")
-    print_table(("date", "files#", "rows#", "bytes#"), [tuple(asdict(day).values()) for day in found.days])
+    print_table(columns, days)
     print_table(("topic", "partition#", "archived up to#"), found.positions)
     print(f"columns: {', '.join(found.columns)}")
 
@@ -337,12 +329,12 @@ def _decoding(
 
 
 def _check_lake(folder: str) -> None:
-    """A misspelt folder is told before Spark is started."""
+    """UserMistake for a misspelt folder, before Spark starts."""
     try:
         from braidmq.spark.lake.commits import LakeError
         from braidmq.spark.lake.reader import check_name
     except ImportError:
-        # Without Spark there is another thing to say, and the session says it.
+        # Without Spark there is a more important error, which the session raises.
         return
     try:
         check_name(folder)
@@ -413,19 +405,16 @@ def _step_line(step: ArchiveStep, rows: int) -> None:
     print(f"commit {step.version}: {rows:,} rows so far, {step.ahead:,} offsets ahead", file=sys.stderr)
 
 
-def _print_rows(asked: DataFrame, layout: Layout, limit: int) -> None:
+def _print_rows(asked: DataFrame, form: Form, limit: int) -> None:
     found, names = _with_times_as_text(asked), asked.columns
-    if layout is Layout.TABLE:
+    if form is Form.TABLE:
         shown = found.limit(limit + 1).collect()
         print_table(names, [[str(cell) for cell in row] for row in rows_of(shown[:limit])])
         if len(shown) > limit:
-            print(f"the first {limit:,} rows; --limit shows more, --format csv or json all", file=sys.stderr)
+            print(f"first {limit:,} rows; --limit N shows more, --output csv or json all", file=sys.stderr)
         return
-    if layout is Layout.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        for row in found.toLocalIterator():
-            writer.writerows(rows_of([row]))
+    if form is Form.CSV:
+        print_csv(names, (rows_of([row])[0] for row in found.toLocalIterator()))
         return
     for row in found.toLocalIterator():
         cells = row.asDict(recursive=True).values()
@@ -466,7 +455,7 @@ def _selection(
         chosen += [line for line in keys_from.read_bytes().splitlines() if line]
     if not any((since, until, chosen, where, topics)):
         raise UserMistake(
-            "say which records: --from, --until, --keys, --where or --topic (or --from 1970-01-01)"
+            "choose records with --from, --until, --keys, --where or --topic (all: --from 1970-01-01)"
         )
     from_ms = None if since is None else parse_moment(since, now_ms)
     until_ms = None if until is None else parse_moment(until, now_ms)

@@ -1,4 +1,4 @@
-"""The loads behind `braid perf`: they drive a broker as hard as asked, and measure.
+"""The loads of `braid perf`: they drive a broker as hard as asked, and measure.
 
 Producing sends the same few batches, built once, over and over, with a number of requests under way: the cost
 on this side is one system call per batch, so that it is the broker that is measured. Every answer is checked.
@@ -203,7 +203,7 @@ def consume(cluster: Cluster, topic: str, meter: Meter) -> None:
 class LatencyRun:
     """Single records at a steady rate through one partition, timed until acknowledged and until read."""
 
-    bootstrap: str
+    connect: Callable[[], Cluster]
     topic: str
     records_per_s: float
     size_bytes: int
@@ -218,7 +218,7 @@ class LatencyRun:
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         self._listening.wait()
-        with Producer(self.bootstrap, acks=self.acks) as producer:
+        with self.connect() as cluster, Producer(cluster, acks=self.acks) as producer:
             self._write(producer)
         self._sent = self.meter.records
         reader.join()
@@ -245,7 +245,7 @@ class LatencyRun:
 
     def _read(self) -> None:
         try:
-            with Consumer(self.bootstrap) as consumer:
+            with self.connect() as cluster, Consumer(cluster) as consumer:
                 consumer.assign(self.topic, [0], Start.LATEST)
                 consumer.position(self.topic, 0)
                 self._listening.set()

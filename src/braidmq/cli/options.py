@@ -15,18 +15,17 @@ if TYPE_CHECKING:
     from braidmq.client.producer import Acks
     from braidmq.wire.compress import Codec
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap", "-b", envvar="BRAID_BOOTSTRAP", metavar="HOST:PORT", help="A broker of the cluster."
-    ),
-]
-BOOTSTRAP = "127.0.0.1:9092"
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Settings = Annotated[
+TopicOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="A topic option; may be repeated."),
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="A topic option. May repeat."),
 ]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Start at this time: 2026-11-15T21:00, or 10m, 2h, 1d ago."),
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stop before this time.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required when stdin is not a terminal.")]
 
 
 class AcksChoice(StrEnum):
@@ -57,8 +56,9 @@ class Compression(StrEnum):
         return Codec[self.name]
 
 
-AcksOption = Annotated[AcksChoice, typer.Option("--acks", help="What an answer means.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AcksOption = Annotated[
+    AcksChoice, typer.Option("--acks", help="When the broker answers: never, once written, once durable.")
+]
 CompressionOption = Annotated[Compression, typer.Option("--compression", "-z", help="Codec of the batches.")]
 
 
@@ -73,7 +73,19 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
     return parsed
 
 
-def confirm_unless(yes: bool, question: str) -> None:
-    """Asks on a terminal; in a script, or with --yes, it goes on."""
-    if not yes and sys.stdin.isatty():
-        typer.confirm(question, abort=True)
+def require_terminal_or(yes: bool) -> None:
+    """UserMistake if there is nobody to ask; called before anything is looked up or shown."""
+    if not yes and not sys.stdin.isatty():
+        raise UserMistake("this command asks before it changes anything; without a terminal, add --yes")
+
+
+def confirm(yes: bool, question: str) -> None:
+    """Returns if the user agrees, or has with --yes; otherwise ends the command with exit code 1."""
+    require_terminal_or(yes)
+    if yes:
+        return
+    # Not typer's: it writes a part of the question to stdout, into the JSON of the result.
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        print("nothing was changed", file=sys.stderr)
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`braid perf`: how fast a broker takes records, gives them back, and passes one on."""
+"""`braid perf`: how fast a broker takes records and delivers them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidmq.cli.options import (
-    BOOTSTRAP,
-    AcksChoice,
-    AcksOption,
-    AsJson,
-    Bootstrap,
-    Compression,
-    CompressionOption,
-)
-from braidmq.cli.output import print_json
+from braidmq.cli.broker import Broker
+from braidmq.cli.command import command
+from braidmq.cli.options import AcksChoice, AcksOption, Compression, CompressionOption
+from braidmq.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
     from braidmq.cli.histogram import Histogram
     from braidmq.cli.load import Meter
     from braidmq.client.cluster import Cluster
 
-app = typer.Typer(help="Measure throughput and latency of a broker.", no_args_is_help=True)
+app = typer.Typer(help="Measure the throughput and latency of a broker.", no_args_is_help=True)
 
 TOPIC = "braid-perf"
 BAR_WIDTH = 40
@@ -36,69 +30,67 @@ Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help=
 Size = Annotated[int, typer.Option("--size", min=1, help="Bytes of a record's value.")]
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        "braid perf produce",
+        "braid perf produce --size 1000 --batch 100 --seconds 10 --acks 1 --json",
+    ),
+)
 def produce(
+    broker: Broker,
     topic: Topic = TOPIC,
     count: Count = None,
     seconds: Seconds = None,
     size: Size = 100,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Records in a batch.")] = 1000,
-    in_flight: Annotated[int, typer.Option("--in-flight", min=1, help="Requests under way at once.")] = 8,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Where the topic is new.")] = 4,
-    rate: Annotated[float | None, typer.Option("--rate", min=1, help="Records per second at most.")] = None,
+    in_flight: Annotated[int, typer.Option("--in-flight", min=1, help="Requests in flight at once.")] = 8,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of a new topic.")] = 4,
+    rate: Annotated[float | None, typer.Option("--rate", min=1, help="At most this many records/s.")] = None,
     acks: AcksOption = AcksChoice.ALL,
     compression: CompressionOption = Compression.NONE,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Write records as fast as the broker takes them.
 
-    Batches are built once and sent again and again, so that it is the broker that is measured. The latencies
-    are those of whole batches, from sending to acknowledgement.
-
-    Examples:
-    braid perf produce
-    braid perf produce --size 1000 --batch 100 --seconds 10 --acks 1 --json
+    Batches are built once and sent again and again, so the broker is measured and not this program. Latencies
+    are of whole batches, from sending to acknowledgement.
     """
     from braidmq.cli import load
-    from braidmq.client.cluster import Cluster
 
     plan = load.ProducePlan(size, batch, in_flight, acks.acks, compression.codec, rate)
     meter = load.Meter(count or (None if seconds else 1_000_000), seconds)
-    with Cluster(bootstrap) as cluster, _live(meter, "producing", as_json):
+    with broker.connect() as cluster, _live(meter, "producing", as_json):
         _make_topic(cluster, topic, partitions)
         load.produce(cluster, topic, plan, meter)
     _report("produced", topic, meter, {"acknowledged": meter.latency}, as_json)
 
 
-@app.command()
+@command(app, examples=("braid perf consume", "braid perf consume orders --json"))
 def consume(
+    broker: Broker,
     topic: Topic = TOPIC,
     count: Count = None,
     seconds: Seconds = None,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Read a topic from its start to where it ends now.
+    """Read a topic from its start to its current end.
 
-    Bytes are those of the batches as they are stored, compressed if they are; every CRC is checked.
-
-    Examples:
-    braid perf consume orders --json
+    Bytes are those of the stored batches, compressed or not. Every CRC is checked.
     """
     from braidmq.cli import load
     from braidmq.client.admin import Admin
-    from braidmq.client.cluster import Cluster
 
     meter = load.Meter(count, seconds)
-    with Cluster(bootstrap) as cluster, _live(meter, "consuming", as_json):
+    with broker.connect() as cluster, _live(meter, "consuming", as_json):
         Admin(cluster).partition_indexes(topic)
         load.consume(cluster, topic, meter)
     _report("consumed", topic, meter, {}, as_json)
 
 
-@app.command()
+@command(app, examples=("braid perf latency --rate 1000 --seconds 10",))
 def latency(
+    broker: Broker,
     topic: Topic = TOPIC,
     count: Count = None,
     seconds: Seconds = None,
@@ -106,20 +98,14 @@ def latency(
     rate: Annotated[float, typer.Option("--rate", min=1, help="Records per second.")] = 500.0,
     acks: AcksOption = AcksChoice.ALL,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Send single records at a steady rate and time each, until acknowledged and until a consumer has it.
-
-    Examples:
-    braid perf latency --rate 1000 --seconds 10
-    """
+    """Send single records at a steady rate; time each until acknowledged and until consumed."""
     from braidmq.cli import load
-    from braidmq.client.cluster import Cluster
 
     meter = load.Meter(count or (None if seconds else 2_000), seconds)
-    with Cluster(bootstrap) as cluster:
+    with broker.connect() as cluster:
         _make_topic(cluster, topic, 1)
-    run = load.LatencyRun(bootstrap, topic, rate, size, acks.acks, meter)
+    run = load.LatencyRun(broker.connect, topic, rate, size, acks.acks, meter)
     with _live(meter, "sending", as_json):
         run.run()
     _report("sent", topic, meter, {"acknowledged": meter.latency, "end to end": run.end_to_end}, as_json)

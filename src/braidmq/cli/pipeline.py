@@ -1,24 +1,27 @@
-"""`braid pipeline`: run, plan, status and init of pipelines by declaration."""
+"""`braid pipeline`: run, plan, status and init of declared pipelines."""
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braidmq.cli import rescue
+from braidmq.cli.broker import BOOTSTRAP, ClientSettings, CommandConfig, checked_settings
+from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
-from braidmq.cli.options import BOOTSTRAP, AsJson
-from braidmq.cli.output import print_json, print_table
-from braidmq.cli.spark import CommandConfig, read_command_config
+from braidmq.cli.options import parse_settings
+from braidmq.cli.output import Output, print_table
+from braidmq.cli.spark import Spark
 
 if TYPE_CHECKING:
     from braidmq.spark.pipelines.model import Pipeline
@@ -30,133 +33,205 @@ app = typer.Typer(
     help="Run pipelines on Spark: topics in, SQL or Python, topics and tables out.", no_args_is_help=True
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: YAML, or Python with decorators.")]
-CheckpointOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--checkpoint", metavar="DIR", help="Where it keeps its place. Default: checkpoints/ beside FILE."
-    ),
-]
-BootstrapOption = Annotated[
-    str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Instead of what FILE says.")
-]
+READ_COLUMNS = ("query", "topic", "partition#", "next#", "end#", "lag#")
 
 
-@app.command()
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def of_spark(self) -> str:
+        return "WARN" if self is LogLevel.WARNING else self.name
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A pipeline's file, and the options that win over what it says."""
+
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline: YAML, or Python with decorators.")]
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Where it keeps its position. Default: checkpoints/ next to FILE.",
+        ),
+    ] = None
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="Overrides bootstrap in FILE.",
+        ),
+    ] = None
+    command_config: CommandConfig = None
+    client_settings: ClientSettings = None
+
+    def load(self, spark_conf: list[str] | None = None) -> Pipeline:
+        from braidmq.spark.pipelines import load
+        from braidmq.spark.pipelines.checkpoint import local_directory
+
+        settings = checked_settings(self.command_config, self.client_settings)
+        changes: dict[str, Any] = {}
+        if self.bootstrap is not None:
+            changes["bootstrap"] = self.bootstrap
+        if self.checkpoint is not None:
+            changes["checkpoint"] = local_directory(self.checkpoint)
+        with _changed_by_the_user():
+            loaded = load(self.file, settings)
+        conf = dict(loaded.spark) | parse_settings(spark_conf)
+        return replace(loaded, spark=tuple(conf.items()), **changes)
+
+
+@command(
+    app,
+    examples=("braid pipeline run orders.yaml --once", "braid pipeline run orders.yaml --log-level info"),
+)
 def run(
-    file: File,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="A Spark master.")] = "local[*]",
-    checkpoint: CheckpointOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfig = None,
+    declared: Declared,
+    runs_on: Spark,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then stop.")] = False,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--log-level", help="Log to stderr, Spark's log included.", show_default="only warnings of Braid"
+        ),
+    ] = None,
 ) -> None:
-    """Run a pipeline until Ctrl-C or SIGTERM; it goes on from its checkpoint the next time.
-
-    Examples:
-    braid pipeline run orders.yaml --once
-    """
+    """Run a pipeline until Ctrl-C or SIGTERM. The next run continues from its checkpoint."""
     from braidmq.cli.pipeline_view import view
     from braidmq.spark.pipelines.runner import run as run_pipeline
 
-    with _explained():
-        pipeline = _load(file, bootstrap, checkpoint, command_config)
+    with _logging_to_stderr(log_level), _explained():
+        pipeline = declared.load(runs_on.conf)
         with _stopped_by_signals() as stop, view(pipeline, sys.stdout.isatty()) as shown:
-            run_pipeline(pipeline, once=once, master=master, stop=stop, watch=shown.update, tell=shown.tell)
+            run_pipeline(
+                pipeline,
+                once=once,
+                master=runs_on.master,
+                stop=stop,
+                watch=shown.update,
+                tell=shown.tell,
+                log_level="OFF" if log_level is None else log_level.of_spark,
+            )
 
 
-@app.command()
+@contextmanager
+def _logging_to_stderr(level: LogLevel | None) -> Iterator[None]:
+    """Braid's own log; Spark's is set with the session."""
+    if level is None:
+        yield
+        return
+    log, handler = logging.getLogger("braidmq"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(level.name)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+@command(app, examples=("braid pipeline plan orders.yaml", "braid pipeline plan orders.yaml --offline"))
 def plan(
-    file: File,
-    checkpoint: CheckpointOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfig = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the broker.")] = False,
-    as_json: AsJson = False,
+    declared: Declared,
+    output: Output,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not connect to the broker.")] = False,
 ) -> None:
     """Show what a pipeline would do: its graph, and the topics, partitions and offsets it would read.
 
-    Nothing is run and nothing is changed; Spark is not started.
+    Nothing is run or changed, and Spark is not started. CSV has the partitions to read.
     """
     from braidmq.spark.pipelines import compatibility, graph
     from braidmq.spark.pipelines.checkpoint import Checkpoint
 
     with _explained():
-        pipeline = _load(file, bootstrap, checkpoint, command_config)
+        pipeline = declared.load()
         kept = Checkpoint(pipeline.checkpoint_directory)
         notes = compatibility.check(pipeline, kept)
         notes += [f"{name} is not read by any sink" for name in graph.unread(pipeline)]
         readings = [] if offline else _readings(pipeline)
-    if as_json:
-        reads = [asdict(reading) | {"lag": reading.lag} for reading in readings]
-        print_json({"pipeline": pipeline.name, "version": pipeline.version, "notes": notes, "reads": reads})
+    rows = [(r.query, r.topic, r.partition, r.next_offset, r.end_offset, r.lag) for r in readings]
+    reads = [asdict(reading) | {"lag": reading.lag} for reading in readings]
+    value = {"pipeline": pipeline.name, "version": pipeline.version, "notes": notes, "reads": reads}
+    if output.printed(value, READ_COLUMNS, rows):
         return
     print(f"{pipeline.name}, version {pipeline.version}; checkpoint {pipeline.checkpoint_directory}")
     for line in graph.render(pipeline):
         print(line)
     for note in notes:
         print(f"note: {note}")
-    if readings:
-        rows = [(r.query, r.topic, r.partition, r.next_offset, r.end_offset, r.lag) for r in readings]
-        print_table(("query", "topic", "partition#", "next#", "end#", "lag#"), rows, "Would be read")
+    if rows:
+        print_table(READ_COLUMNS, rows, "Would read")
 
 
-@app.command()
-def status(
-    file: File,
-    checkpoint: CheckpointOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show how a pipeline stands: whether it runs, its last batches, and its lag."""
-    from braidmq.cli.pipeline_view import print_status
+@command(app, examples=("braid pipeline status orders.yaml", "braid pipeline status orders.yaml --json"))
+def status(declared: Declared, output: Output) -> None:
+    """Show whether a pipeline is running, its last batches, and its lag."""
+    from braidmq.cli.pipeline_view import COLUMNS, cells, print_status
     from braidmq.spark.pipelines.checkpoint import Checkpoint
     from braidmq.spark.pipelines.mistakes import PipelineError
     from braidmq.spark.pipelines.status import load_status
 
     with _explained():
-        pipeline = _load(file, bootstrap, checkpoint, command_config)
+        pipeline = declared.load()
         found = load_status(Checkpoint(pipeline.checkpoint_directory))
         try:
             readings = _readings(pipeline)
         except PipelineError:
-            readings = None  # The broker is away; what the last run wrote down is still worth showing.
+            readings = None  # The broker is down; what the last run wrote is still worth showing.
     if found is not None and readings is not None:
         for query in found.queries:
             lags = [reading.lag for reading in readings if reading.query == query.name]
             query.lag = sum(lags) if lags else None
-    if as_json:
-        print_json(asdict(found) if found else {"pipeline": pipeline.name, "state": "never run"})
-    elif found is None:
+    value = asdict(found) if found else {"pipeline": pipeline.name, "state": "never run"}
+    if output.printed(value, COLUMNS, [cells(query) for query in found.queries] if found else []):
+        return
+    if found is None:
         print(f"{pipeline.name}, version {pipeline.version}: never run with {pipeline.checkpoint_directory}")
     else:
         print_status(found)
 
 
-@app.command()
+@command(app, examples=("braid pipeline init", "braid pipeline init window orders.yaml --topic orders"))
 def init(
-    template: Annotated[str | None, typer.Argument(metavar="TEMPLATE", help="None: list them.")] = None,
+    output: Output,
+    template: Annotated[
+        str | None, typer.Argument(metavar="TEMPLATE", help="Without it, templates are listed.")
+    ] = None,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: TEMPLATE.yaml.")] = None,
     topic: Annotated[str, typer.Option("--topic", "-t", help="Your topic.")] = "events",
     bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="To be written into FILE.")
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="Written to FILE; not used now.",
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented starter file.
-
-    Examples:
-    braid pipeline init window orders.yaml --topic orders
-    """
+    """Write a commented starter file, or list the templates."""
     from braidmq.spark.pipelines import templates
 
     if template is None:
-        print_table(("template", "what it does"), templates.names().items())
+        columns, rows = ("template", "what it does"), list(templates.names().items())
+        if not output.printed(templates.names(), columns, rows):
+            print_table(columns, rows)
         return
     target = file or Path(f"{template}.yaml")
     if target.exists() and not force:
-        raise UserMistake(f"{target} is there already; --force replaces it")
+        raise UserMistake(f"{target} exists already; --force overwrites it")
     name = re.sub(r"[^A-Za-z0-9._-]", "-", target.stem)
     with _changed_by_the_user():
         text = templates.fill(template, name, topic, bootstrap or f"${{BRAID_BOOTSTRAP:-{BOOTSTRAP}}}")
@@ -165,28 +240,9 @@ def init(
     print(f"wrote {target}; next: braid pipeline plan {target}")
 
 
-rescue.attach(app)
-
-
-def _load(
-    file: Path, bootstrap: str | None, checkpoint: Path | None, command_config: Path | None
-) -> Pipeline:
-    from braidmq.spark.pipelines import load
-    from braidmq.spark.pipelines.checkpoint import local_directory
-
-    changes: dict[str, Any] = {}
-    if bootstrap is not None:
-        changes["bootstrap"] = bootstrap
-    if checkpoint is not None:
-        changes["checkpoint"] = local_directory(checkpoint)
-    with _changed_by_the_user():
-        loaded = load(file, read_command_config(command_config))
-    return replace(loaded, **changes)
-
-
 @contextmanager
 def _changed_by_the_user() -> Iterator[None]:
-    """Around what is wrong with the command or its file, and with nothing else."""
+    """Turns an error of the command or its file, and no other, into a UserMistake."""
     from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes
 
     try:
@@ -211,7 +267,7 @@ def _readings(pipeline: Pipeline) -> list[ReadPosition]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Mistakes in a file one to a line, and what must be installed, with exit code 2; failures with 1."""
+    """Mistakes in a file, one per line, and missing packages: exit code 2; failures: 1."""
     from braidmq.spark.pipelines.mistakes import NotInstalled, PipelineError, PipelineMistakes
 
     try:
@@ -226,7 +282,7 @@ def _explained() -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """The first SIGTERM or Ctrl-C asks for an orderly end; a second Ctrl-C does not wait for it."""
+    """The first SIGTERM or Ctrl-C stops the run in order; a second Ctrl-C stops it at once."""
     stop = threading.Event()
 
     def ask(number: int, _: object) -> None:

@@ -38,13 +38,13 @@ def view(pipeline: Pipeline, is_terminal: bool) -> Iterator[View]:
     from rich.live import Live
 
     console = Console(highlight=False)
-    console.print(f"{pipeline.name}, version {pipeline.version}: Spark is starting …")
+    console.print(f"{pipeline.name}, version {pipeline.version}: starting Spark …")
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         yield Screen(live)
 
 
 class Screen:
-    """A table that is drawn again in place."""
+    """A table that is redrawn in place."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -92,7 +92,7 @@ def print_status(status: RunStatus) -> None:
         f"{status.pipeline}, version {status.version}: {status.state}, process {status.pid} on {status.host}"
     )
     print(f"started {format_moment(status.started_ms)}, last seen {format_moment(status.updated_ms)}")
-    print_table(COLUMNS, [_cells(query) for query in status.queries])
+    print_table(COLUMNS, [cells(query) for query in status.queries])
     for query in status.queries:
         if query.error:
             print(f"{query.name}: {query.error}")
@@ -101,19 +101,20 @@ def print_status(status: RunStatus) -> None:
 
 
 def _table(status: RunStatus) -> Table:
-    rows = [_cells(query) for query in status.queries]
+    rows = [cells(query) for query in status.queries]
     return table_of(COLUMNS, rows, f"{status.pipeline}: {status.state}")
 
 
-def _cells(query: QueryStatus) -> tuple[object, ...]:
+def cells(query: QueryStatus) -> tuple[object, ...]:
+    """The row of a query under `COLUMNS`."""
     return (
         query.name,
         query.state.value,
-        "-" if query.batch is None else query.batch,
+        query.batch,
         query.rows,
         round(query.rows_per_s) if query.rows_per_s >= SLOW_PER_S else query.rows_per_s,
         query.batch_ms,
-        "?" if query.lag is None else query.lag,
+        query.lag,
         query.state_rows,
         f"{query.state_bytes / 1e6:.1f}",
     )

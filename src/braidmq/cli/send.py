@@ -1,7 +1,7 @@
-"""`braid send`: lines, files or one value into a topic.
+"""`braid send`: lines, files or values into a topic.
 
-A slow pipe (`tail -f log | braid send logs`) is sent as it arrives: whenever nothing more is there to read,
-what has gathered goes out. A fast one fills whole batches.
+A slow pipe (`tail -f log | braid send logs`) is sent as it arrives: whenever there is nothing more to read,
+the buffered records are flushed. A fast one fills whole batches.
 """
 
 from __future__ import annotations
@@ -17,40 +17,39 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braidmq.cli.broker import Broker
 from braidmq.cli.mistake import UserMistake
-from braidmq.cli.options import (
-    BOOTSTRAP,
-    AcksChoice,
-    AcksOption,
-    AsJson,
-    Bootstrap,
-    Compression,
-    CompressionOption,
-    parse_settings,
-)
-from braidmq.cli.output import print_json
+from braidmq.cli.options import AcksChoice, AcksOption, Compression, CompressionOption, parse_settings
+from braidmq.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
     from braidmq.client.producer import Receipt
 
 READ_BYTES = 1 << 16
+EXAMPLES = (
+    "echo hello | braid send greetings",
+    "braid send orders --key table-7 --value 'one coffee' -H source=till",
+    "braid send orders orders.txt -K : -z zstd",
+    "braid send photos --whole *.jpg",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One value to send; `pause` when nothing more was waiting behind it."""
+    """One value to send; `pause` if nothing more was waiting after it."""
 
     value: bytes
     pause: bool = False
 
 
 def send(
+    broker: Broker,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE", help="Read lines from files instead of stdin.")
     ] = None,
     value: Annotated[
-        list[str] | None, typer.Option("--value", "-v", help="Send this; may be repeated.")
+        list[str] | None, typer.Option("--value", "-v", help="Send this value. May repeat.")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Send each file as one record.")] = False,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
@@ -58,33 +57,29 @@ def send(
         str | None, typer.Option("--key-separator", "-K", metavar="SEP", help="Lines are KEY SEP VALUE.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="May be repeated.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record. May repeat."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Default: by key.")
+        int | None, typer.Option("--partition", min=0, help="Write to this partition. Default: by key.")
     ] = None,
     acks: AcksOption = AcksChoice.ALL,
     compression: CompressionOption = Compression.NONE,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Send records: lines of stdin, lines of files, whole files, or values.
-
-    Examples:
-    echo hello | braid send greetings
-    braid send orders -K : -z zstd orders.txt
-    braid send orders --key table-7 --value "one coffee" -H source=till
-    braid send photos --whole *.jpg
-    """
+    """Send records: lines of stdin, lines of files, whole files, or values."""
     from braidmq.client.producer import Producer
 
     if key is not None and key_separator is not None:
-        raise UserMistake("--key and --key-separator exclude each other")
+        raise UserMistake("--key and --key-separator cannot be used together")
     if whole and not files:
-        raise UserMistake("--whole sends files; name at least one")
+        raise UserMistake("--whole sends files; name at least one FILE")
     headers = [(name, content.encode()) for name, content in parse_settings(header).items()]
     sent = _Count()
-    with Producer(bootstrap, acks=acks.acks, codec=compression.codec) as producer:
+    with (
+        broker.connect() as cluster,
+        Producer(cluster, acks=acks.acks, codec=compression.codec) as producer,
+    ):
         for line in _lines(value, files or [], whole):
             own_key, content = _split(line.value, key, key_separator)
             producer.send(

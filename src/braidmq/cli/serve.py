@@ -1,7 +1,7 @@
 """`braid serve`: a broker in the foreground, until SIGTERM or Ctrl-C.
 
-Written with argparse alone, see the package's docstring. A mistake of the user (a misspelt option, a port in
-use, a directory another broker holds) is one line on stderr and exit code 2.
+Uses argparse only; the package's docstring says why. A mistake of the user (a misspelt option, a port in use,
+a directory that another broker holds) is one line on stderr and exit code 2.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from braidmq.config import Config, ConfigError, configure, gather
 
 EXAMPLES = """\
 examples:
-  braid serve                                         data in ./braid-data, clients on 127.0.0.1:9092
+  braid serve                                         data in ./braid-data, listening on 127.0.0.1:9092
   braid serve --data /var/lib/braid --listen 0.0.0.0:9092 --advertise queue.example.com:9092
   braid serve -o retention.ms=3600000 -o flush=async  options by name; `braid config` explains them all
   braid serve --config braid.toml                     the same options from a file
   BRAID_NUM_PARTITIONS=8 braid serve                  or from the environment
 
-Once clients can connect, one line goes to stdout: ready HOST:PORT node=ID data=DIR
+It prints one line on stdout once clients can connect: ready HOST:PORT node=ID data=DIR
 """
 
 
@@ -63,35 +63,35 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=Path,
         default=Path("braid-data"),
         metavar="DIR",
-        help="where the log is kept; made if missing (default: ./braid-data)",
+        help="data directory; created if missing (default: ./braid-data)",
     )
     parser.add_argument(
         "--listen",
         default="127.0.0.1:9092",
         metavar="HOST:PORT",
-        help="where clients connect; port 0 takes a free one (default: 127.0.0.1:9092)",
+        help="address to listen on; port 0 takes a free port (default: 127.0.0.1:9092)",
     )
     parser.add_argument(
         "--advertise",
         metavar="HOST:PORT",
-        help="the address clients are told to use, where it differs from --listen (NAT, containers, 0.0.0.0)",
+        help="address for clients, if it differs from --listen (NAT, containers, 0.0.0.0)",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="read options from a file")
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="read broker options from a file")
     parser.add_argument(
         "-o",
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="set one option; may be repeated, wins over the file and BRAID_… variables",
+        help="set a broker option; may repeat; wins over the file and BRAID_… variables",
     )
     parser.add_argument(
         "--log-level",
         default="info",
         choices=("debug", "info", "warning", "error"),
-        help="how much to say on stderr (default: info)",
+        help="what to log to stderr (default: info)",
     )
-    parser.add_argument("--stop-on-eof", action="store_true", help="stop when stdin is closed by its owner")
+    parser.add_argument("--stop-on-eof", action="store_true", help="stop when stdin is closed")
     asked, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise UserMistake(_unknown(unknown[0], parser))

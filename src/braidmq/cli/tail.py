@@ -1,4 +1,4 @@
-"""`braid tail`: what is in a topic, from an offset, from a time, or the last few, and what comes next."""
+"""`braid tail`: records of a topic from an offset, from a time, or the last few, and new ones with -f."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from braidmq.cli.broker import Broker
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import format_moment, parse_moment
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from braidmq.cli.options import From, Until
 from braidmq.cli.output import text_of
 
 if TYPE_CHECKING:
@@ -23,60 +24,60 @@ LAST_COUNT = 10
 FURTHER_BACK = 8
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 Formatter = Callable[["Message"], str]
+EXAMPLES = (
+    "braid tail orders",
+    "braid tail orders -f --from 10m",
+    "braid tail orders --offset earliest --format '{key}={value}'",
+    "braid tail orders --partition 3 --offset 1200 -n 5 --json",
+)
 
 
 def tail(
+    broker: Broker,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these; may be repeated.")
+        list[int] | None, typer.Option("--partition", min=0, help="Only this partition. May repeat.")
     ] = None,
     offset: Annotated[
-        str | None, typer.Option("--offset", metavar="N|earliest|latest", help="Begin at this offset.")
+        str | None, typer.Option("--offset", metavar="N|earliest|latest", help="Start at this offset.")
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Begin at 2026-11-15T21:00, or 10m, 2h, 1d ago."),
-    ] = None,
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Show this many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what arrives.")] = False,
+    since: From = None,
+    until: Until = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Show this many records.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records and show them.")
+    ] = False,
     layout: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORMAT", help="text, value, or a template: '{offset} {key} {value}'"
+            "--format", metavar="FORMAT", help="text, value, or a template: '{offset} {key} {value}'."
         ),
     ] = "text",
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
 ) -> None:
-    """Show records: the last 10, or from an offset or a time on.
+    """Show records: the last 10, or those from an offset or a time on.
 
-    A template may name topic, partition, offset, timestamp (ms), time, key, value and headers. With --json
-    each record is one line of JSON.
-
-    Examples:
-    braid tail orders
-    braid tail orders -f --since 10m
-    braid tail orders --offset earliest --format '{key}={value}'
-    braid tail orders -p 3 --offset 1200 -n 5 --json
+    A template can use topic, partition, offset, timestamp (ms), time, key, value and headers.
     """
-    from braidmq.client.cluster import Cluster
     from braidmq.client.consumer import Consumer, Start
 
     if offset is not None and since is not None:
-        raise UserMistake("--offset and --since exclude each other")
+        raise UserMistake("--offset and --from cannot be used together")
+    if follow and until is not None:
+        raise UserMistake("--follow and --until cannot be used together")
     show = _json_line if as_json else _formatter(layout)
-    with Cluster(bootstrap) as cluster:
+    with broker.connect() as cluster:
         _check_topic(cluster, topic, partition)
         consumer = Consumer(cluster, reset=Start.EARLIEST)
         chosen = partition or range(cluster.partition_count(topic))
-        ends = _edges(cluster, topic, chosen, Start.LATEST)
+        ends = _ends(cluster, topic, chosen, until)
         if since is not None:
             consumer.assign(topic, ends)
             consumer.seek_to_time(parse_moment(since, cluster.clock.wall_ms()))
         elif offset is not None:
             consumer.assign(topic, ends, _parse_offset(offset))
         else:
-            firsts = _edges(cluster, topic, chosen, Start.EARLIEST)
+            firsts = _offsets_at(cluster, topic, chosen, Start.EARLIEST)
             _print(iter(_last(consumer, topic, firsts, ends, count or LAST_COUNT)), show)
             if not follow:
                 return
@@ -87,7 +88,7 @@ def tail(
 
 
 def _check_topic(cluster: Cluster, topic: str, partitions: list[int] | None) -> None:
-    # Looking must not create: a misspelt name would leave an empty topic behind.
+    # Looking must not create: a misspelt name would leave an empty topic.
     from braidmq.client.admin import Admin
 
     described = Admin(cluster).partition_indexes(topic)
@@ -96,12 +97,25 @@ def _check_topic(cluster: Cluster, topic: str, partitions: list[int] | None) -> 
             raise UserMistake(f"{topic} has partitions 0 to {len(described) - 1}, not {partition}")
 
 
-def _edges(cluster: Cluster, topic: str, partitions: Iterable[int], edge: Start) -> dict[int, int]:
-    """The first offset of every partition, or the one behind its last."""
+def _ends(cluster: Cluster, topic: str, partitions: Iterable[int], until: str | None) -> dict[int, int]:
+    """The offset after the last record to show, by partition."""
+    from braidmq.client.consumer import Start
+
+    ends = _offsets_at(cluster, topic, partitions, Start.LATEST)
+    if until is None:
+        return ends
+    found = _offsets_at(cluster, topic, ends, parse_moment(until, cluster.clock.wall_ms()))
+    return {partition: end if found[partition] < 0 else found[partition] for partition, end in ends.items()}
+
+
+def _offsets_at(
+    cluster: Cluster, topic: str, partitions: Iterable[int], start: Start | int
+) -> dict[int, int]:
+    """By partition: its first offset, the one after its last, or that of a time (-1: no record since)."""
     from braidmq.client.cluster import TopicPartition
     from braidmq.client.offsets import list_offsets
 
-    found = list_offsets(cluster, {TopicPartition(topic, index): int(edge) for index in partitions})
+    found = list_offsets(cluster, {TopicPartition(topic, index): int(start) for index in partitions})
     return {at.partition: spot.offset for at, spot in found.items()}
 
 
@@ -192,7 +206,7 @@ def _formatter(layout: str) -> Formatter:
     try:
         layout.format(**dict.fromkeys(FIELDS, ""))
     except (KeyError, IndexError, ValueError) as error:
-        raise UserMistake(f"--format {layout!r}: {error}; it may name {', '.join(FIELDS)}") from None
+        raise UserMistake(f"--format {layout!r}: {error}; it can use {', '.join(FIELDS)}") from None
     return lambda message: layout.format(**_fields(message))
 
 

@@ -1,4 +1,4 @@
-"""`braid topic`: create, list, describe, alter and delete topics."""
+"""`braid topic`: create, list, describe, alter and delete topics; the jobs on Spark are in `rescue`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,57 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from braidmq.cli import rescue
+from braidmq.cli.broker import Broker
+from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Settings, Yes, confirm_unless, parse_settings
-from braidmq.cli.output import print_json, print_table
+from braidmq.cli.options import TopicOptions, Yes, confirm, parse_settings
+from braidmq.cli.output import AsJson, Output, print_json, print_table
 from braidmq.config import check_topic_overrides
 
 if TYPE_CHECKING:
     from braidmq.client.admin import ConfigEntry, TopicDescription
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, alter and delete topics; compare, report, reshard and redrive them.",
+    no_args_is_help=True,
+)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+PARTITION_COLUMNS = ("partition#", "leader#", "in sync", "start#", "end#", "records#")
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        "braid topic create orders",
+        "braid topic create orders -p 8 -o retention.ms=86400000",
+        "braid topic create users -o cleanup.policy=compact --if-not-exists",
+    ),
+)
 def create(
+    broker: Broker,
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's num.partitions.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="How many. Default: num.partitions of the broker."),
     ] = None,
-    settings: Settings = None,
-    if_not_exists: Annotated[bool, typer.Option(help="Do nothing if the topic exists.")] = False,
+    options: TopicOptions = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")
+    ] = False,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Create a topic.
-
-    Examples:
-    braid topic create orders -p 8 -o retention.ms=86400000
-    """
+    """Create a topic. `braid config` explains the options."""
     from braidmq.client.admin import Admin
     from braidmq.wire.errors import ApiError, ErrorCode
 
-    configs = parse_settings(settings)
+    configs = parse_settings(options)
     check_topic_overrides(configs)
     created = True
-    with Admin(bootstrap) as admin:
+    with broker.connect() as cluster:
         try:
-            admin.create_topic(name, partitions or -1, configs=configs)
+            Admin(cluster).create_topic(name, partitions or -1, configs=configs)
         except ApiError as error:
             if not (if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise
@@ -55,70 +68,73 @@ def create(
         print(f"created {name}" if created else f"{name} exists already")
 
 
-@app.command("list")
-def list_(as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """List topics with their partitions and records, counted by offsets: ends of transactions have one."""
+@command(app, "list", examples=("braid topic list", "braid topic list --output csv"))
+def list_(broker: Broker, output: Output) -> None:
+    """List topics with their partitions and records.
+
+    Records are counted by offset; each end of a transaction takes one offset too.
+    """
     from braidmq.client.admin import Admin
 
-    with Admin(bootstrap) as admin:
-        topics = admin.describe_topics()
+    with broker.connect() as cluster:
+        topics = Admin(cluster).describe_topics()
+    columns = ("topic", "partitions#", "records#")
     rows = [(topic.name, len(topic.partitions), topic.records) for topic in topics]
-    if as_json:
-        print_json(
-            [{"topic": name, "partitions": count, "records": records} for name, count, records in rows]
-        )
-    elif rows:
-        print_table(("topic", "partitions#", "records#"), rows)
+    value = [{"topic": name, "partitions": count, "records": records} for name, count, records in rows]
+    if output.printed(value, columns, rows):
+        return
+    if rows:
+        print_table(columns, rows)
     else:
-        print("no topics yet; braid topic create NAME makes one")
+        print("no topics yet; create one with braid topic create NAME")
 
 
-@app.command()
-def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+@command(app, examples=("braid topic describe orders", "braid topic describe orders --json"))
+def describe(broker: Broker, output: Output, name: Name) -> None:
     """Show a topic's partitions, offsets and options.
 
-    Records are counted by their offsets, of which the ends of transactions have one each.
-
-    Examples:
-    braid topic describe orders --json
+    Records are counted by offset; each end of a transaction takes one offset too. CSV has the partitions.
     """
     from braidmq.client.admin import Admin
 
-    with Admin(bootstrap) as admin:
+    with broker.connect() as cluster:
+        admin = Admin(cluster)
         topic = admin.describe_topics([name])[0]
         configs = admin.topic_configs(name)
-    if as_json:
-        print_json(_as_json(topic, configs))
-    else:
-        _print_description(topic, configs)
+    rows = _partition_rows(topic)
+    if not output.printed(_as_json(topic, configs), PARTITION_COLUMNS, rows):
+        _print_description(topic, rows, configs)
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        "braid topic alter orders -o retention.ms=3600000",
+        "braid topic alter orders --reset segment.bytes -p 16",
+    ),
+)
 def alter(
+    broker: Broker,
     name: Name,
-    settings: Settings = None,
+    options: TopicOptions = None,
     reset: Annotated[
         list[str] | None,
-        typer.Option("--reset", metavar="NAME", help="Back to the broker's default; may repeat."),
+        typer.Option("--reset", metavar="NAME", help="Return an option to the broker's default. May repeat."),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Grow to this many.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Add partitions until there are N.")
     ] = None,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Change a topic's options, or grow it.
-
-    Examples:
-    braid topic alter orders -o retention.ms=3600000 --reset segment.bytes -p 16
-    """
+    """Change a topic's options, or add partitions."""
     from braidmq.client.admin import Admin
 
-    changes = parse_settings(settings)
+    changes = parse_settings(options)
     check_topic_overrides(changes)
     if not (changes or reset or partitions):
-        raise UserMistake("nothing to alter; give -o NAME=VALUE, --reset NAME or --partitions N")
-    with Admin(bootstrap) as admin:
+        raise UserMistake("nothing to change; add -o NAME=VALUE, --reset NAME or --partitions N")
+    with broker.connect() as cluster:
+        admin = Admin(cluster)
         if changes or reset:
             admin.alter_topic_configs(name, changes, reset or ())
         if partitions:
@@ -129,27 +145,27 @@ def alter(
         print(f"altered {name}")
 
 
-@app.command()
+@command(app, examples=("braid topic delete orders", "braid topic delete orders payments --yes"))
 def delete(
+    broker: Broker,
     names: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     yes: Yes = False,
     as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Delete topics and everything in them.
-
-    On a terminal it asks first; in a script it does not.
-    """
+    """Delete topics and all their records."""
     from braidmq.client.admin import Admin
 
-    confirm_unless(yes, f"Delete {', '.join(names)} and everything in it?")
-    with Admin(bootstrap) as admin:
+    confirm(yes, f"Delete {', '.join(names)} with all records?")
+    with broker.connect() as cluster:
         for name in names:
-            admin.delete_topic(name)
+            Admin(cluster).delete_topic(name)
     if as_json:
         print_json({"deleted": names})
     else:
         print(f"deleted {', '.join(names)}")
+
+
+rescue.attach(app)
 
 
 def _as_json(topic: TopicDescription, configs: list[ConfigEntry]) -> dict[str, Any]:
@@ -163,9 +179,8 @@ def _as_json(topic: TopicDescription, configs: list[ConfigEntry]) -> dict[str, A
     }
 
 
-def _print_description(topic: TopicDescription, configs: list[ConfigEntry]) -> None:
-    print(f"{topic.name}: {len(topic.partitions)} partitions, {topic.records:,} records")
-    rows = [
+def _partition_rows(topic: TopicDescription) -> list[tuple[object, ...]]:
+    return [
         (
             p.index,
             p.leader,
@@ -176,7 +191,13 @@ def _print_description(topic: TopicDescription, configs: list[ConfigEntry]) -> N
         )
         for p in topic.partitions
     ]
-    print_table(("partition#", "leader#", "in sync", "start#", "end#", "records#"), rows)
+
+
+def _print_description(
+    topic: TopicDescription, rows: list[tuple[object, ...]], configs: list[ConfigEntry]
+) -> None:
+    print(f"{topic.name}: {len(topic.partitions)} partitions, {topic.records:,} records")
+    print_table(PARTITION_COLUMNS, rows)
     own = [(entry.name, entry.value) for entry in configs if entry.overridden]
     if own:
         print_table(("option", "value"), own, "Set on this topic")

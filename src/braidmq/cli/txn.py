@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braidmq.cli.broker import Broker
+from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.moment import format_duration, format_moment, parse_duration_ms
-from braidmq.cli.options import BOOTSTRAP, AsJson, Bootstrap, Yes, confirm_unless
-from braidmq.cli.output import print_json, print_table
+from braidmq.cli.options import Yes, confirm, require_terminal_or
+from braidmq.cli.output import Output, print_table
 
 if TYPE_CHECKING:
     from braidmq.client.cluster import TopicPartition
@@ -19,54 +21,53 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
 
-OneTopic = Annotated[
-    str | None, typer.Option("--topic", "-t", help="The topic of a hanging transaction, instead of an id.")
-]
-OnePartition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Its partition.")]
+PARTITION_COLUMNS = ("topic", "partition#", "open since offset#")
+HANGING_COLUMNS = ("topic", "partition#", "start offset#", "producer id#", "epoch#", "last written")
 
 
-@app.command("list")
+@command(
+    app,
+    "list",
+    examples=(
+        "braid txn list --state Ongoing --longer-than 10m",
+        "braid txn list --pattern 'billing-.*' --json",
+    ),
+)
 def list_(
+    broker: Broker,
+    output: Output,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", "-s", help="Only in this state (Ongoing, CompleteCommit, …); may repeat."),
+        typer.Option("--state", help="Only in this state (Ongoing, CompleteCommit, …). May repeat."),
     ] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only of this producer id; may repeat.")
+        list[int] | None, typer.Option(min=0, help="Only of this producer id. May repeat.")
     ] = None,
     longer_than: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Only open for longer than this: 30s, 10m, 2h.")
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only ids that this expression matches as a whole.")
+        str | None, typer.Option(metavar="REGEX", help="Only ids that match this expression in full.")
     ] = None,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """List transactional ids with their state.
-
-    Examples:
-    braid txn list --state Ongoing --longer-than 10m
-    braid txn list --pattern 'billing-.*' --json
-    """
+    """List transactional ids with their state."""
     from braidmq.client.transactions import Transactions
 
     states = _states(state or [])
     longer_than_ms = None if longer_than is None else parse_duration_ms(longer_than)
     _check_pattern(pattern)
-    with Transactions(bootstrap) as transactions:
-        found = transactions.all(states, producer_id or [], longer_than_ms, pattern)
-    if as_json:
-        print_json([asdict(row) for row in found])
-    elif found:
-        print_table(
-            ("transactional id", "state", "producer id#", "coordinator#"),
-            [(row.transactional_id, row.state, row.producer_id, row.coordinator) for row in found],
-        )
+    with broker.connect() as cluster:
+        found = Transactions(cluster).all(states, producer_id or [], longer_than_ms, pattern)
+    columns = ("transactional id", "state", "producer id#", "coordinator#")
+    rows = [(row.transactional_id, row.state, row.producer_id, row.coordinator) for row in found]
+    if output.printed([asdict(row) for row in found], columns, rows):
+        return
+    if rows:
+        print_table(columns, rows)
     elif states or producer_id or longer_than or pattern:
-        print("no transactional id is like that")
+        print("no transactional id matches")
     else:
-        print("no transactional ids yet; they appear when a producer with a transactional.id starts")
+        print("no transactional ids yet; one appears when a producer with a transactional.id starts")
 
 
 def _states(wanted: list[str]) -> list[str]:
@@ -75,7 +76,7 @@ def _states(wanted: list[str]) -> list[str]:
     known = {name.lower(): name for name in STATES}
     for name in wanted:
         if name.lower() not in known:
-            raise UserMistake(f"there is no state {name!r}; the states are {', '.join(STATES)}")
+            raise UserMistake(f"no state {name!r}; the states are {', '.join(STATES)}")
     return [known[name.lower()] for name in wanted]
 
 
@@ -86,24 +87,16 @@ def _check_pattern(pattern: str | None) -> None:
         raise UserMistake(f"{pattern!r} is not a regular expression: {error}") from None
 
 
-@app.command()
+@command(app, examples=("braid txn describe billing-1",))
 def describe(
-    transactional_id: Annotated[str, typer.Argument(metavar="ID")],
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
+    broker: Broker, output: Output, transactional_id: Annotated[str, typer.Argument(metavar="ID")]
 ) -> None:
-    """Show whose transaction it is, for how long it has been open, and where it begins in each partition.
-
-    Examples:
-    braid txn describe billing-1
-    """
+    """Show a transaction's producer, age and partitions. CSV has the partitions."""
     from braidmq.client.transactions import Transactions
 
-    with Transactions(bootstrap) as transactions:
-        found = transactions.describe(transactional_id)
-    if as_json:
-        print_json(asdict(found))
-    else:
+    with broker.connect() as cluster:
+        found = Transactions(cluster).describe(transactional_id)
+    if not output.printed(asdict(found), PARTITION_COLUMNS, _partition_rows(found)):
         _show(found)
 
 
@@ -114,119 +107,108 @@ def _show(found: TransactionDescription) -> None:
         f"producer {found.producer_id} epoch {found.producer_epoch}, coordinator {found.coordinator}"
     )
     if found.partitions:
-        print_table(
-            ("topic", "partition#", "open since offset#"),
-            [
-                (p.topic, p.partition, "-" if p.start_offset is None else p.start_offset)
-                for p in found.partitions
-            ],
-        )
+        print_table(PARTITION_COLUMNS, _partition_rows(found))
 
 
-@app.command()
+def _partition_rows(found: TransactionDescription) -> list[tuple[object, ...]]:
+    return [(p.topic, p.partition, p.start_offset) for p in found.partitions]
+
+
+@command(app, examples=("braid txn hanging", "braid txn hanging --topic orders"))
 def hanging(
+    broker: Broker,
+    output: Output,
     topic: Annotated[
         list[str] | None, typer.Option("--topic", "-t", help="Only in this topic; may repeat. Default: all.")
     ] = None,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """List transactions that are open in a partition while no coordinator knows of them.
+    """List transactions that are open in a partition but unknown to every coordinator.
 
-    Nothing would ever end them, and they hold back everybody who reads that partition at read_committed.
-
-    Examples:
-    braid txn hanging --topic orders
+    Nothing would ever end them, and they block read_committed consumers of that partition.
     """
     from braidmq.client.transactions import Transactions
 
-    with Transactions(bootstrap) as transactions:
-        found = transactions.hanging(topic)
-    if as_json:
-        print_json([asdict(each) for each in found])
-    elif found:
-        _show_hanging(found)
+    with broker.connect() as cluster:
+        found = Transactions(cluster).hanging(topic)
+    rows = [_hanging_row(each) for each in found]
+    if output.printed([asdict(each) for each in found], HANGING_COLUMNS, rows):
+        return
+    if rows:
+        print_table(HANGING_COLUMNS, rows)
     else:
         print("no hanging transactions")
 
 
-def _show_hanging(found: list[OpenProducer]) -> None:
-    print_table(
-        ("topic", "partition#", "start offset#", "producer id#", "epoch#", "last written"),
-        [
-            (
-                p.topic,
-                p.partition,
-                p.start_offset,
-                p.producer_id,
-                p.producer_epoch,
-                format_moment(p.last_timestamp_ms),
-            )
-            for p in found
-        ],
-    )
+def _hanging_row(p: OpenProducer) -> tuple[object, ...]:
+    last_written = format_moment(p.last_timestamp_ms)
+    return (p.topic, p.partition, p.start_offset, p.producer_id, p.producer_epoch, last_written)
 
 
-@app.command()
+@command(
+    app,
+    examples=(
+        "braid txn abort billing-1",
+        "braid txn abort --topic orders --partition 3 --start-offset 1200 --yes",
+    ),
+)
 def abort(
+    broker: Broker,
+    output: Output,
     transactional_id: Annotated[str | None, typer.Argument(metavar="ID")] = None,
-    topic: OneTopic = None,
-    partition: OnePartition = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Topic of a hanging transaction, instead of an ID.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Its partition.")] = None,
     start_offset: Annotated[
-        int | None, typer.Option(min=0, help="The offset it begins at, as `braid txn hanging` shows it.")
+        int | None, typer.Option(min=0, help="Its first offset, as braid txn hanging shows it.")
     ] = None,
     yes: Yes = False,
-    as_json: AsJson = False,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Abort an open transaction by its id, or a hanging one by where it begins.
+    """Abort an open transaction by its id, or a hanging one by its first offset.
 
-    By id, its producer is fenced: it gets an error at its next step and has to start again. Use topic,
-    partition and start offset only for what `braid txn hanging` lists: if a coordinator still knows the
-    transaction, a part of it would be aborted and the rest might be committed.
-
-    Examples:
-    braid txn abort billing-1
-    braid txn abort --topic orders --partition 3 --start-offset 1200 --yes
+    By id, the producer is fenced: its next request fails, and it has to start again. Use --topic, --partition
+    and --start-offset only for transactions that `braid txn hanging` lists. If a coordinator still knows the
+    transaction, part of it would be aborted while the rest could still be committed.
     """
     place = (topic, partition, start_offset)
     if transactional_id is not None and place == (None, None, None):
-        _abort_by_id(transactional_id, yes, as_json, bootstrap)
+        require_terminal_or(yes)
+        _abort_by_id(broker, output, transactional_id, yes)
     elif (
         transactional_id is None and topic is not None and partition is not None and start_offset is not None
     ):
         from braidmq.client.cluster import TopicPartition
 
-        _abort_by_place(TopicPartition(topic, partition), start_offset, yes, as_json, bootstrap)
+        require_terminal_or(yes)
+        _abort_by_place(broker, output, TopicPartition(topic, partition), start_offset, yes)
     else:
-        raise UserMistake("say what to abort: an ID, or --topic, --partition and --start-offset together")
+        raise UserMistake("give an ID, or all of --topic, --partition and --start-offset")
 
 
-def _abort_by_id(transactional_id: str, yes: bool, as_json: bool, bootstrap: str) -> None:
+def _abort_by_id(broker: Broker, output: Output, transactional_id: str, yes: bool) -> None:
     from braidmq.client.transactions import Transactions
 
-    with Transactions(bootstrap) as transactions:
+    with broker.connect() as cluster:
+        transactions = Transactions(cluster)
         found = transactions.open_of(transactional_id)
-        if not as_json:
+        if output.is_table:
             _show(found)
-        confirm_unless(yes or as_json, f"Abort this transaction and fence producer {found.producer_id}?")
+        confirm(yes, f"Abort this transaction and fence producer {found.producer_id}?")
         transactions.abort(found)
-    if as_json:
-        print_json({"aborted": asdict(found)})
-    else:
+    if not output.printed({"aborted": asdict(found)}, PARTITION_COLUMNS, _partition_rows(found)):
         print(f"aborted the transaction of {transactional_id}")
 
 
-def _abort_by_place(at: TopicPartition, start_offset: int, yes: bool, as_json: bool, bootstrap: str) -> None:
+def _abort_by_place(broker: Broker, output: Output, at: TopicPartition, start_offset: int, yes: bool) -> None:
     from braidmq.client.transactions import Transactions
 
-    with Transactions(bootstrap) as transactions:
+    with broker.connect() as cluster:
+        transactions = Transactions(cluster)
         found = transactions.open_at(at, start_offset)
-        if not as_json:
-            _show_hanging([found])
-        confirm_unless(yes or as_json, f"Write an abort marker for producer {found.producer_id} to {at}?")
+        rows = [_hanging_row(found)]
+        if output.is_table:
+            print_table(HANGING_COLUMNS, rows)
+        confirm(yes, f"Write an abort marker for producer {found.producer_id} to {at}?")
         transactions.abort_hanging(found)
-    if as_json:
-        print_json({"aborted": asdict(found)})
-    else:
+    if not output.printed({"aborted": asdict(found)}, HANGING_COLUMNS, rows):
         print(f"aborted the transaction in {at} from offset {start_offset:,}")

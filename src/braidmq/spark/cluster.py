@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from braidmq.client.cluster import Cluster
 from braidmq.client.connection import TIMEOUT_S
-from braidmq.client.security import SecurityError, parse_security
+from braidmq.client.settings import SettingError, connect
 from braidmq.spark.options import READ_OPTIONS, OptionError, Options
 from braidmq.spark.sink.options import SINK_OPTIONS
 
@@ -24,13 +24,6 @@ def open_cluster(
     """
     given = Options(options, (*READ_OPTIONS, *SINK_OPTIONS), WHAT)
     try:
-        security = parse_security(given.client_settings())
-    except SecurityError as error:
+        return connect(bootstrap, given.client_settings(), client_id=client_id, timeout_s=timeout_s)
+    except SettingError as error:
         raise OptionError(str(error)) from None
-    timeout_ms = given.count("request.timeout.ms")
-    return Cluster(
-        bootstrap,
-        client_id=given.text("client.id") or client_id,
-        timeout_s=timeout_s if timeout_ms is None else timeout_ms / 1000,
-        security=security,
-    )

@@ -12,9 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from braidmq.address import AddressError, parse_addresses
+from braidmq.client.settings import CLIENT_OPTIONS as CLIENT_OPTIONS
+from braidmq.client.settings import PREFIX as PREFIX
+from braidmq.client.settings import WITHOUT_EFFECT
+from braidmq.client.settings import merged as merged
 from braidmq.spark.errors import UserError
 
-PREFIX = "kafka."
 DEFAULT_REQUEST_TIMEOUT_MS = 60_000
 
 
@@ -71,57 +74,6 @@ READ_OPTIONS = (
     "groupId",
     "groupIdPrefix",
 )
-CLIENT_OPTIONS = (
-    "bootstrap.servers",
-    "client.id",
-    "group.id",
-    "isolation.level",
-    "request.timeout.ms",
-    "fetch.max.bytes",
-    "max.partition.fetch.bytes",
-    "security.protocol",
-    "sasl.mechanism",
-    "sasl.jaas.config",
-    "sasl.username",
-    "sasl.password",
-    "sasl.oauthbearer.token",
-    "ssl.ca.location",
-    "ssl.certificate.location",
-    "ssl.key.location",
-    "ssl.key.password",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.truststore.type",
-    "ssl.truststore.location",
-    "ssl.truststore.certificates",
-    "ssl.keystore.type",
-    "ssl.keystore.location",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-)
-WITHOUT_EFFECT = (
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "auto.offset.reset",
-    "check.crcs",
-    "connections.max.idle.ms",
-    "default.api.timeout.ms",
-    "enable.auto.commit",
-    "fetch.max.wait.ms",
-    "fetch.min.bytes",
-    "heartbeat.interval.ms",
-    "max.poll.interval.ms",
-    "max.poll.records",
-    "metadata.max.age.ms",
-    "receive.buffer.bytes",
-    "reconnect.backoff.max.ms",
-    "reconnect.backoff.ms",
-    "retries",
-    "retry.backoff.ms",
-    "send.buffer.bytes",
-    "session.timeout.ms",
-)
-"""Options of Kafka's client or of Spark's Kafka source that are accepted and have no effect here."""
 
 
 class Options:
@@ -180,11 +132,6 @@ class Options:
     def client_settings(self) -> dict[str, str]:
         """The settings of the connection."""
         return {name: self._values[name] for name in CLIENT_OPTIONS if name in self._values}
-
-
-def merged(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Options by their plain names (lower case, no prefix); later layers win."""
-    return {written.lower().removeprefix(PREFIX): text for layer in layers for written, text in layer.items()}
 
 
 def bootstrap(options: Options) -> str:

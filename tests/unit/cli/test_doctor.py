@@ -67,7 +67,7 @@ def test_a_flipped_bit_is_found_mended_and_the_rest_is_served(
     assert main(["doctor", str(data)]) == 1
     assert f"{damaged.name}: byte 0: " in capsys.readouterr().out
 
-    report = examine(capsys, 0, str(data), "--repair")
+    report = examine(capsys, 0, str(data), "--repair", "--yes")
     assert report["left"] == []
     assert any("are lost" in row["what"] for row in report["repaired"])
     assert examine(capsys, 0, str(data))["findings"] == []
@@ -89,7 +89,7 @@ def test_a_damaged_index_is_made_anew_and_loses_nothing(
     index = segments(data)[0].with_suffix(".index")
     flip(index, 3)
     assert examine(capsys, 1, str(data))["findings"][0]["file"] == index.name
-    assert examine(capsys, 0, str(data), "--repair")["left"] == []
+    assert examine(capsys, 0, str(data), "--repair", "--yes")["left"] == []
     assert examine(capsys, 0, str(data))["findings"] == []
 
 
@@ -118,7 +118,7 @@ def test_every_reader_gets_past_a_lost_tail(
     last.write_bytes(last.read_bytes()[:-5])
     assert any(row["file"] == last.name for row in examine(capsys, 1, str(data))["findings"])
     if repaired:
-        assert examine(capsys, 0, str(data), "--repair")["left"] == []
+        assert examine(capsys, 0, str(data), "--repair", "--yes")["left"] == []
         assert examine(capsys, 0, str(data))["findings"] == []
     with broker(data=data.parent) as running:
         with Producer(running.bootstrap) as producer:
@@ -158,7 +158,7 @@ def test_a_hole_is_logged_with_file_and_byte_and_mended(
             consumer.poll()
         assert f"{first.name}: batch at byte {position}: " in running.stderr
         assert "run braid doctor" in running.stderr
-    report = examine(capsys, 0, str(data), "--repair")
+    report = examine(capsys, 0, str(data), "--repair", "--yes")
     assert report["left"] == []
     assert any(f"offsets {hole[0]} to {hole[-1]} are lost" in row["what"] for row in report["repaired"])
     assert examine(capsys, 0, str(data))["findings"] == []
@@ -182,7 +182,7 @@ def test_a_broker_does_not_start_without_the_offsets_that_groups_have_committed(
     assert f"segment {own.name}: batch at byte 0: " in said
     assert "run braid doctor" in said
     assert "Traceback" not in said
-    assert examine(capsys, 0, str(data), "--repair")["left"] == []
+    assert examine(capsys, 0, str(data), "--repair", "--yes")["left"] == []
     with broker(data=data.parent):
         pass
 
@@ -194,7 +194,7 @@ def test_a_cut_metadata_journal_is_found_and_mended(data: Path, capsys: pytest.C
     journal.write_bytes(whole + b"\x00\x00\x00\x09torn")
     assert examine(capsys, 1, str(data))["findings"][0]["byte"] == len(whole)
     assert journal.read_bytes() != whole
-    assert examine(capsys, 0, str(data), "--repair")["left"] == []
+    assert examine(capsys, 0, str(data), "--repair", "--yes")["left"] == []
     assert journal.read_bytes() == whole
 
 
@@ -203,7 +203,7 @@ def test_a_journal_damaged_in_the_middle_is_not_mended_silently(
 ) -> None:
     """O1 N4: skipping it could bring deleted topics back; the broker refuses to start on it too."""
     flip(data / "metadata.journal", 12)
-    report = examine(capsys, 1, str(data), "--repair")
+    report = examine(capsys, 1, str(data), "--repair", "--yes")
     assert "restore the file from a backup" in report["left"][0]["what"]
     assert main(["serve", "--data", str(data), "--listen", "127.0.0.1:0"]) == 1
     said = capsys.readouterr().err
@@ -223,5 +223,5 @@ def test_a_directory_that_is_no_brokers_is_a_mistake(
 ) -> None:
     """O1: and nothing is created in it."""
     assert main(["doctor", str(tmp_path)]) == 2
-    assert "holds no broker's data" in capsys.readouterr().err
+    assert "is not a data directory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -105,7 +105,7 @@ def test_a_damaged_last_change_can_be_undone(tmp_path: Path, capsys: pytest.Capt
     assert main(["doctor", str(tmp_path), "--adopt", "all"]) == 2
     assert journal(tmp_path).read_bytes() == content
 
-    report = examine(capsys, 1, str(tmp_path), "--repair")
+    report = examine(capsys, 1, str(tmp_path), "--repair", "--yes")
     assert report["repaired"][0]["what"].startswith("metadata.journal: the damaged last change is undone")
     assert (tmp_path / "metadata.journal.damaged").read_bytes() == content
     assert [row["file"] for row in report["left"]] == [directory_of(tmp_path, "young")]
@@ -169,12 +169,12 @@ def test_two_topics_of_one_name_can_change_places(tmp_path: Path, capsys: pytest
         if path.name.startswith("orders.") and old not in path.name
     )
     assert main(["doctor", str(tmp_path), "--adopt", old]) == 2
-    assert "--replace" in capsys.readouterr().err
+    assert "--replace", "--yes" in capsys.readouterr().err
     assert main(["doctor", str(tmp_path), "--adopt", "all"]) == 1
     tell(tmp_path, find_new)
-    examine(capsys, 1, str(tmp_path), "--adopt", old, "--adopt", old_offsets, "--replace")
+    examine(capsys, 1, str(tmp_path), "--adopt", old, "--adopt", old_offsets, "--replace", "--yes")
     tell(tmp_path, find)
-    examine(capsys, 1, str(tmp_path), "--adopt", new, "--replace")
+    examine(capsys, 1, str(tmp_path), "--adopt", new, "--replace", "--yes")
     tell(tmp_path, find_new)
     examine(capsys, 1, str(tmp_path), "--adopt", old, "--adopt-as", "orders-before")
 
@@ -213,7 +213,7 @@ def test_a_name_that_nothing_was_set_aside_of_is_a_mistake(
     tell(tmp_path, fill)
     before = journal(tmp_path).read_bytes()
     assert main(["doctor", str(tmp_path), "--adopt", "orders"]) == 2
-    assert "no directory that the metadata does not know is called orders" in capsys.readouterr().err
+    assert "no directory called orders is missing from the metadata" in capsys.readouterr().err
     assert journal(tmp_path).read_bytes() == before
 
 

@@ -42,7 +42,7 @@ def test_a_group_is_reset_in_every_way_and_never_outside_of_its_partitions(
     fill(bootstrap, topic, 20)
 
     def reset(*how: str) -> list[tuple[int, int | None, int]]:
-        return offsets(braid.json("group", "reset", f"of-{topic}", "--topic", topic, *how))
+        return offsets(braid.json("group", "reset", f"of-{topic}", "--topic", topic, *how, "--yes"))
 
     assert reset("--to-latest", "--dry-run") == [(0, None, 10), (1, None, 10)]
     assert reset("--to-latest") == [(0, None, 10), (1, None, 10)]
@@ -87,10 +87,10 @@ def test_a_group_with_members_is_shown_and_not_reset(braid: Braid, bootstrap: st
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        (("group", "reset", "g"), "say where to", 2),
-        (("group", "reset", "g", "--to-latest", "--shift", "1"), "say where to", 2),
-        (("group", "reset", "g", "--to-latest"), "committed nothing", 2),
-        (("group", "reset", "g", "--to-time", "soon", "--topic", "t"), "is not a time", 2),
+        (("group", "reset", "g"), "give one of --to-earliest", 2),
+        (("group", "reset", "g", "--to-latest", "--shift", "1"), "give one of --to-earliest", 2),
+        (("group", "reset", "g", "--to-latest", "--yes"), "committed nothing", 2),
+        (("group", "reset", "g", "--to-time", "soon", "--topic", "t", "--dry-run"), "is not a time", 2),
         (("group", "describe", "nobody"), "no group 'nobody'", 1),
         (("group", "delete", "nobody", "--yes"), "GROUP_ID_NOT_FOUND", 1),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from braidmq.spark.pipelines import Pipeline, load, templates
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding
 from braidmq.spark.pipelines.preflight import Preflight
 from braidmq.spark.pipelines.status import QueryStatus, RunState, RunStatus
+from braidmq.spark.session import SparkMissing
 
 FILE = """\
 pipeline: orders
@@ -262,3 +264,39 @@ def test_a_file_that_is_not_there_is_a_mistake_of_the_command(
     """S4 O1: exit code 2, as for all that has to be changed in what was typed."""
     assert main(["pipeline", "plan", str(tmp_path / "nope.yaml")]) == 2
     assert "nope.yaml; braid pipeline init writes one" in capsys.readouterr().err
+
+
+def test_what_a_run_is_given_reaches_spark_and_the_log(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4 O1: --log-level is for Braid's log and Spark's; --conf wins over the file."""
+    file.write_text(file.read_text() + "spark: {spark.a: of the file, spark.b: of the file}\n")
+    asked: dict[str, object] = {}
+
+    def session(_: str, master: str, *, log_level: str, config: dict[str, str]) -> None:
+        asked.update(master=master, log_level=log_level, a=config["spark.a"], b=config["spark.b"])
+        logging.getLogger("braidmq.spark").info("as if starting")
+        raise SparkMissing("no Spark in this test")
+
+    monkeypatch.setattr("braidmq.spark.session", session)
+    words = ["pipeline", "run", str(file), "--master", "local[1]", "--conf", "spark.b=mine"]
+    for given, spark_level, is_logged in (
+        ([], "OFF", False),
+        (["--log-level", "info"], "INFO", True),
+        (["--log-level", "warning"], "WARN", False),
+    ):
+        assert main([*words, *given]) == 2
+        assert asked == {"master": "local[1]", "log_level": spark_level, "a": "of the file", "b": "mine"}
+        assert ("INFO braidmq.spark: as if starting" in capsys.readouterr().err) == is_logged
+    assert main([*words, "--log-level", "loud"]) == 2
+
+
+def test_what_would_be_read_is_printed_as_csv(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4 O1: of plan the partitions, of status the queries."""
+    topic = load(file).sources[0].topic  # type: ignore[union-attr]
+    assert main(["pipeline", "plan", str(file), "--output", "csv"]) == 0
+    assert capsys.readouterr().out == (
+        f"query,topic,partition,next,end,lag\nout,{topic},0,0,3,3\nout,{topic},1,0,2,2\n"
+    )
+    assert main(["pipeline", "status", str(file), "--output", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("query,status,batch,rows,")

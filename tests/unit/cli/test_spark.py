@@ -22,11 +22,11 @@ for words in (
     ["lake", "describe", "l"],
     ["lake", "query", "l", "SELECT 1"],
     ["lake", "compact", "l"],
-    ["lake", "reimport", "l", "--to", "orders", "--from", "1d"],
-    ["pipeline", "audit", "orders", "l"],
-    ["pipeline", "report", "orders"],
-    ["pipeline", "reshard", "orders", "--partitions", "4"],
-    ["pipeline", "redrive", "dead", "--to", "orders"],
+    ["lake", "replay", "l", "--to-topic", "orders", "--from", "1d", "--yes"],
+    ["topic", "audit", "orders", "l"],
+    ["topic", "report", "orders"],
+    ["topic", "reshard", "orders", "--partitions", "4"],
+    ["topic", "redrive", "dead", "--to-topic", "orders"],
 ):
     assert main(words) == 2, words
 """
@@ -53,5 +53,5 @@ def test_a_file_in_the_way_is_one_line(
     monkeypatch.setattr(importlib.import_module("braidmq.spark.session"), "session", no_session)
     (tmp_path / "file").write_text("dear")
     for to, said in (("file", "Not a directory"), ("file/below", "Not a directory")):
-        _, err = braid("lake", "archive", new_topic(), "--to", str(tmp_path / to), "--once", code=2)
+        _, err = braid("lake", "archive", new_topic(), "--to-dir", str(tmp_path / to), "--once", code=2)
         assert (said in err, str(tmp_path / "file") in err, len(err.splitlines())) == (True, True, 1)

@@ -69,7 +69,7 @@ def test_an_open_transaction_is_listed_by_every_filter(
     assert listed("--pattern", f"of-.*{topic[-1]}")
     assert not listed("--pattern", "of")
     assert name in braid("txn", "list")[0]
-    assert "is like that" in braid("txn", "list", "--pattern", "nobody")[0]
+    assert "no transactional id matches" in braid("txn", "list", "--pattern", "nobody")[0]
     producer.abort_transaction(30)
     assert listed("--state", "CompleteAbort")
 
@@ -146,11 +146,19 @@ def test_a_marker_for_one_partition_is_refused_and_another_way_shown(
         (("txn", "list", "--pattern", "("), "is not a regular expression", 2),
         (("txn", "describe", "nobody"), "no transactional id 'nobody'", 1),
         (("txn", "abort", "nobody", "--yes"), "no transactional id 'nobody'", 1),
-        (("txn", "abort"), "say what to abort", 2),
-        (("txn", "abort", "nobody", "--partition", "1"), "say what to abort", 2),
-        (("txn", "abort", "--topic", "t", "--partition", "1"), "say what to abort", 2),
-        (("txn", "abort", "-t", "t", "-p", "9", "--start-offset", "0"), "t-9 does not exist", 1),
-        (("txn", "abort", "-t", "missing", "-p", "0", "--start-offset", "0"), "missing-0 does not exist", 1),
+        (("txn", "abort"), "give an ID", 2),
+        (("txn", "abort", "nobody", "--partition", "1"), "give an ID", 2),
+        (("txn", "abort", "--topic", "t", "--partition", "1"), "give an ID", 2),
+        (
+            ("txn", "abort", "-t", "t", "--partition", "9", "--start-offset", "0", "--yes"),
+            "t-9 does not exist",
+            1,
+        ),
+        (
+            ("txn", "abort", "-t", "missing", "--partition", "0", "--start-offset", "0", "--yes"),
+            "missing-0 does not exist",
+            1,
+        ),
         (("txn", "hanging", "-t", "missing"), "UNKNOWN_TOPIC_OR_PARTITION", 1),
     ],
 )

@@ -57,10 +57,12 @@ def run(
     stop: threading.Event | None = None,
     watch: Watcher | None = None,
     tell: Teller | None = None,
+    log_level: str = "OFF",
 ) -> RunStatus:
     """Runs until `stop` is set or, with `once`, until everything has been read.
 
-    It calls `watch` with the status a few times a second, and `tell` with messages for the user.
+    It calls `watch` with the status a few times a second, and `tell` with messages for the user. `log_level`
+    is Spark's; the run reports a failed query in one sentence.
     """
     if checkpoint is not None:
         pipeline = replace(pipeline, checkpoint=local_directory(checkpoint))
@@ -73,7 +75,7 @@ def run(
                 _hold_tables(pipeline, held)
                 for note in prepare(pipeline, kept):
                     (tell or _silent)(note)
-                made = spark.newSession() if spark is not None else _session(pipeline, master)
+                made = spark.newSession() if spark is not None else _session(pipeline, master, log_level)
         except Exception:
             if asked.is_set():
                 return status
@@ -139,14 +141,13 @@ def prepare(pipeline: Pipeline, checkpoint: Checkpoint) -> list[str]:
     return notes
 
 
-def _session(pipeline: Pipeline, master: str) -> SparkSession:
+def _session(pipeline: Pipeline, master: str, log_level: str) -> SparkSession:
     from braidmq.spark import session
     from braidmq.spark.java.home import JavaMissing
     from braidmq.spark.session import SparkMissing
 
-    # Spark logs a failed query with two pages of Java; the run reports it in one sentence.
     try:
-        return session(f"braid {pipeline.name}", master, log_level="OFF", config=settings(pipeline))
+        return session(f"braid {pipeline.name}", master, log_level=log_level, config=settings(pipeline))
     except (JavaMissing, SparkMissing) as error:
         raise NotInstalled(str(error)) from None
 
