@@ -12,7 +12,7 @@ PAGE = Path(__file__).parent / "reference" / "configuration.md"
 HEAD = """\
 # Configuration
 
-This page is made from `src/braidmq/config.py` by `scripts/configuration-page`. `braid config` shows the same
+This page is made from `src/braidmq/config/` by `scripts/configuration-page`. `braid config` shows the same
 in a terminal, and `braid config NAME` one option in full.
 
 An option can be given in three places; later ones win:
@@ -37,8 +37,8 @@ right.
 A Kafka admin client can change the broker options marked *at once* below, and all topic options, for one
 broker (its `node.id`) or for all brokers (an empty name). The change takes effect at once, survives a
 restart, and beats the three places above; a value for one broker beats a value for all. Deleting the option
-brings the value of the start back. The others need a restart and are refused with `INVALID_REQUEST`: they
-name an address or a directory, or set the size of something that is made at the start.
+restores the value the broker started with. The others need a restart and are refused with `INVALID_REQUEST`:
+they name an address or a directory, or set the size of something that is made at the start.
 
 ```python
 from confluent_kafka.admin import (
@@ -68,7 +68,7 @@ GROUP_HEAD = """\
 ## Group options
 
 Set for a single group by any Kafka admin client (resource type group), at any time, even before its first
-member comes. What a group does not set is the broker's option of the same name with `group.` before it. A
+member joins. What a group does not set is the broker's option of the same name with `group.` before it. A
 heartbeat interval must be shorter than the session.
 """
 

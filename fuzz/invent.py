@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 from braidmq.wire.api import REQUESTS, Api
-from braidmq.wire.schema import Field, Kind, Message
+from braidmq.wire.schema import Field, FieldKind, Message
 from fuzz.mutate import EDGES, mutated
 from fuzz.seeds import TOPIC, TOPIC_ID, batch_seeds, framed
 from fuzz.targets import sealed
 
-INT_BITS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
-UINT_BITS = {Kind.UINT16: 16, Kind.UINT32: 32}
+INT_BITS = {FieldKind.INT8: 8, FieldKind.INT16: 16, FieldKind.INT32: 32, FieldKind.INT64: 64}
+UINT_BITS = {FieldKind.UINT16: 16, FieldKind.UINT32: 32}
 TEXTS = (
     "", ".", "..", "../x", "a/b", "nul\0nul", "ü", "x" * 249, "x" * 250, "x" * 5000,
     "fresh", "fresher", "1", "-1", "0", "retention.ms", "segment.bytes", "compression.type", "zstd", "gzip",
@@ -38,10 +38,10 @@ def _message(chance: random.Random, cls: type[Message], version: int, depth: int
 def _value(chance: random.Random, field: Field, version: int, depth: int) -> Any:
     if version >= field.nullable_from and chance.random() < 0.4:
         return None
-    if field.kind is Kind.ARRAY:
+    if field.kind is FieldKind.ARRAY:
         count = 0 if depth >= NESTING_MAX else chance.choice((0, 1, 1, 1, 2, 3))
         return [_element(chance, field, version, depth) for _ in range(count)]
-    if field.kind is Kind.STRUCT:
+    if field.kind is FieldKind.STRUCT:
         assert isinstance(field.element, type)
         return _message(chance, field.element, version, depth + 1)
     return _scalar(chance, field.kind)
@@ -55,22 +55,22 @@ def _element(chance: random.Random, field: Field, version: int, depth: int) -> A
     return _scalar(chance, element.kind)
 
 
-def _scalar(chance: random.Random, kind: Kind) -> Any:
+def _scalar(chance: random.Random, kind: FieldKind) -> Any:
     if kind in INT_BITS:
         bits = INT_BITS[kind]
         edge = chance.choice(SMALL if chance.random() < 0.7 else EDGES) % (1 << bits)
         return edge - (1 << bits) if edge >> (bits - 1) else edge
     if kind in UINT_BITS:
         return chance.choice(EDGES) % (1 << UINT_BITS[kind])
-    if kind is Kind.STRING:
+    if kind is FieldKind.STRING:
         return TOPIC if chance.random() < 0.6 else chance.choice(TEXTS)
-    if kind is Kind.UUID:
+    if kind is FieldKind.UUID:
         return chance.choice((TOPIC_ID, TOPIC_ID, bytes(16), b"\xff" * 16))
-    if kind is Kind.RECORDS:
+    if kind is FieldKind.RECORDS:
         return _batch(chance)
-    if kind is Kind.DATA:
+    if kind is FieldKind.DATA:
         return chance.randbytes(chance.choice((0, 1, 50)))
-    return chance.random() < 0.5 if kind is Kind.BOOLEAN else chance.choice((0.0, -1.5, 1e308))
+    return chance.random() < 0.5 if kind is FieldKind.BOOLEAN else chance.choice((0.0, -1.5, 1e308))
 
 
 def _batch(chance: random.Random) -> bytes:

@@ -12,7 +12,7 @@ from braidmq.wire import header, records
 from braidmq.wire.api import REQUESTS, RESPONSES, Api
 from braidmq.wire.compress import Codec
 from braidmq.wire.records import NewRecord, build_batch
-from braidmq.wire.schema import Field, Kind, Message, encode
+from braidmq.wire.schema import Field, FieldKind, Message, encode
 from fuzz.targets import selector
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
@@ -85,10 +85,10 @@ def filled(cls: type[Message], version: int) -> Message:
 
 
 def _filling(field: Field, version: int) -> Any:
-    if field.kind is Kind.ARRAY:
+    if field.kind is FieldKind.ARRAY:
         assert field.element is not None
         return [_element(field.element, version, field.name)]
-    if field.kind is Kind.STRUCT:
+    if field.kind is FieldKind.STRUCT:
         assert isinstance(field.element, type)
         return filled(field.element, version)
     return _value(field.kind, field.name)
@@ -98,22 +98,22 @@ def _element(element: Field | type[Message], version: int, name: str) -> Any:
     return filled(element, version) if isinstance(element, type) else _value(element.kind, name)
 
 
-def _value(kind: Kind, name: str) -> Any:
-    if kind is Kind.STRING:
+def _value(kind: FieldKind, name: str) -> Any:
+    if kind is FieldKind.STRING:
         return (
             TOPIC
             if name in ("name", "topic", "topics", "topic_name", "topic_names", "resource_name")
             else "1"
         )
-    if kind is Kind.RECORDS:
+    if kind is FieldKind.RECORDS:
         return bytes(build_batch(PLAIN_ROWS))
-    if kind is Kind.UUID:
+    if kind is FieldKind.UUID:
         return TOPIC_ID
-    if kind is Kind.DATA:
+    if kind is FieldKind.DATA:
         return b"\x01\x02"
-    if kind is Kind.BOOLEAN:
+    if kind is FieldKind.BOOLEAN:
         return True
-    if kind is Kind.FLOAT64:
+    if kind is FieldKind.FLOAT64:
         return 0.5
     return {
         "acks": 1,

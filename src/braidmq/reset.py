@@ -19,7 +19,7 @@ _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _DIGITS_MAX = 12
 
 
-class Kind(StrEnum):
+class ResetKind(StrEnum):
     EARLIEST = "earliest"
     LATEST = "latest"
     BY_DURATION = "by_duration"
@@ -28,20 +28,20 @@ class Kind(StrEnum):
 class Reset(NamedTuple):
     """A way to begin; `age_ms` is how old records may be, by duration."""
 
-    kind: Kind
+    kind: ResetKind
     age_ms: int = 0
 
 
 def parse_reset(text: str) -> Reset:
     """ValueError for anything else, with what would be right."""
-    if text in (Kind.EARLIEST, Kind.LATEST):
-        return Reset(Kind(text))
+    if text in (ResetKind.EARLIEST, ResetKind.LATEST):
+        return Reset(ResetKind(text))
     duration_ms = _duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else None
     if duration_ms is None:
         raise ValueError(
-            "it is earliest, latest, or by_duration: and an ISO 8601 duration such as PT12H or P7D"
+            "it must be earliest, latest, or by_duration: with an ISO 8601 duration such as PT12H or P7D"
         )
-    return Reset(Kind.BY_DURATION, duration_ms)
+    return Reset(ResetKind.BY_DURATION, duration_ms)
 
 
 def _duration_ms(text: str) -> int | None:

@@ -38,7 +38,7 @@ log = logging.getLogger("braid.serve")
 def run(
     config: Config, data: Path, listen: Address, advertise: Address | None, ready: Callable[[str], None]
 ) -> None:
-    """Serves until told to stop. `ready` gets the line that says clients are accepted."""
+    """Serves until it is stopped. `ready` gets the line that says clients are accepted."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     config = share_files(config, _raise_file_limit())
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -54,8 +54,8 @@ def share_files(config: Config, files_max: int) -> Config:
     available = files_max - FILES_KEPT_BACK
     if available < FILES_SHARED_MIN:
         raise ConfigError(
-            f"this process may open {files_max} files and needs {FILES_KEPT_BACK + FILES_SHARED_MIN} at the"
-            " least; raise the hard limit (ulimit -Hn, or LimitNOFILE of the service)"
+            f"this process may open {files_max} files but needs {FILES_KEPT_BACK + FILES_SHARED_MIN} or more;"
+            " raise the hard limit (ulimit -Hn, or LimitNOFILE of the service)"
         )
     segments = min(config.log_files_open_max, max(available // 2, available - config.net_connections_max))
     connections = min(config.net_connections_max, available - segments)

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from braidmq.broker import closing, topics
-from braidmq.broker.coordinator import Coordinator
-from braidmq.broker.topic_directories import Survey
+from braidmq.broker.group_coordinator import GroupCoordinator
+from braidmq.broker.topic_directories import DirectorySurvey
 from braidmq.cli import main
 from braidmq.config import TopicConfig
 from braidmq.group.offsets import Committed, OffsetTable
@@ -88,7 +88,7 @@ def compaction_knows_the_aborts_of_its_segments_only() -> None:
 def a_start_removes_what_the_metadata_does_not_know() -> None:
     """A directory that belongs to no topic of the journal is taken for one that was deleted."""
 
-    def set_right(disk: Disk, root: Path, found: Survey) -> list[str]:
+    def set_right(disk: Disk, root: Path, found: DirectorySurvey) -> list[str]:
         for name in found.unknown:
             disk.remove_tree(root / name)
         return []
@@ -118,12 +118,12 @@ def a_close_joins_a_new_offset_with_an_old_position() -> None:
 def what_expires_is_decided_for_all_groups_at_once() -> None:
     """A group that commits while another one's tombstones are written is expired all the same."""
 
-    async def expire(self: Coordinator) -> None:
+    async def expire(self: GroupCoordinator) -> None:
         for expired in list(self.groups.expired(self.now_ms(), self._clock.wall_ms())):
             await self._write(expired.records)
             self.groups.forget(expired)
 
-    Coordinator.expire = expire  # type: ignore[method-assign]
+    GroupCoordinator.expire = expire  # type: ignore[method-assign]
 
 
 BUGS: dict[str, Callable[[], None]] = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from braidmq.client import Cluster
 from braidmq.client.transactional import TransactionalClient
-from braidmq.client.transactions import ONGOING, Transactions
+from braidmq.client.transactions import ONGOING, TransactionAdmin
 from braidmq.spark.sink.ledger import Decision, Ledger
 
 PREFIX = "braid-spark"
@@ -56,7 +56,7 @@ class Watch:
         self._tasks = tasks
         self._client = TransactionalClient(cluster)
         self._cluster = cluster
-        self._transactions = Transactions(cluster)
+        self._transactions = TransactionAdmin(cluster)
         # What an earlier run left open; its other ids are used again.
         self._old_ids = {each.transactional_id for each in self._transactions.all(states=[ONGOING])}
         self._start = self._look()

@@ -18,7 +18,7 @@ from tests.compat.test_spark import ASKED_FOR
 from tests.spark.archiver_points import POINTS
 
 from braidmq.client.cluster import TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.lake.lake import Lake
 
 ROWS = 40
@@ -50,5 +50,5 @@ def test_a_killed_archiver_is_finished_by_the_next(
     files = [lake.path / each for each in lake.snapshot().files]
     values = [row for file in files for row in pq.read_table(file, columns=["value"])["value"].to_pylist()]
     assert sorted(json.loads(value) for value in values) == list(range(ROWS))
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert groups.committed(group) == {TopicPartition(topic, 0): ROWS}

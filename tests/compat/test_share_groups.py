@@ -26,7 +26,7 @@ from tests.history.share_reading import ShareReading
 
 from braidmq import testing
 from braidmq.client.cluster import TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 
 MEMBERS = 16
 PER_CREW = 4
@@ -78,7 +78,7 @@ def test_many_members_share_one_partition_and_each_record_is_accepted_once(
             busy.kill()
             at_work[at_work.index(busy)] = hire()
         send(bootstrap, topic, RECORDS // (CRASHES + 1))
-        with Groups(bootstrap) as groups:
+        with GroupAdmin(bootstrap) as groups:
             until(lambda: groups.describe(group).lag == 0, "the group has come to the end", *at_work)
         for crew in at_work:
             crew.leave()
@@ -261,7 +261,7 @@ def test_the_command_line_shows_and_moves_a_share_group(bootstrap: str, new_name
     send(bootstrap, topic, 10)
     worker = Worker(bootstrap, group, topic, accept)
     until(lambda: len(worker.accepted) == 10, "everything is accepted", worker)
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         described = groups.describe(group)
         assert (described.kind, described.state, len(described.members)) == ("share", "Stable", 1)
         worker.leave()

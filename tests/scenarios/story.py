@@ -16,7 +16,18 @@ from collections.abc import Callable
 from itertools import count
 
 from braidmq.group.classic import ClassicGroup
-from braidmq.group.events import NO_MEMBER, Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced
+from braidmq.group.events import (
+    NO_MEMBER,
+    Effect,
+    Join,
+    Joined,
+    Leaver,
+    MemberProtocol,
+    Reply,
+    Sync,
+    Synced,
+    WriteSnapshot,
+)
 from braidmq.group.settings import GroupSettings
 from braidmq.group.subscription import subscribed_topics
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -90,7 +101,7 @@ class Story:
             session_timeout_ms=int(options.get("session", "10")) * SECOND_MS,
             rebalance_timeout_ms=int(options.get("rebalance", "60")) * SECOND_MS,
             protocol_type=options.get("type", "consumer"),
-            protocols=tuple(Protocol(name, subscription(topics)) for name in names),
+            protocols=tuple(MemberProtocol(name, subscription(topics)) for name in names),
             instance_id=actor.instance,
             version=int(options.get("version", "9")),
         )
@@ -150,7 +161,7 @@ class Story:
 
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Store):
+            if isinstance(effect, WriteSnapshot):
                 members = len(effect.snapshot.members)
                 self.say(f"stored: generation {effect.snapshot.generation}, {members} members")
             elif isinstance(effect, Reply):

@@ -16,7 +16,17 @@ from __future__ import annotations
 
 from itertools import count
 
-from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, Added, AddPartitions, Answer, End, Ended, Init, Place
+from braidmq.txn.events import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Added,
+    AddPartitions,
+    Answer,
+    End,
+    Ended,
+    Init,
+    TopicPartition,
+)
 from braidmq.txn.records import parse
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.api import Api
@@ -73,9 +83,9 @@ class TellingBroker(SmallBroker):
         if now is None:
             self.out.append(f"record: {transactional_id} is forgotten")
         else:
-            places = "".join(f" {topic}/{number}" for topic, number in sorted(now.places))
+            partitions = "".join(f" {topic}/{number}" for topic, number in sorted(now.partitions))
             producer = f"producer {now.producer_id} epoch {now.producer_epoch}"
-            self.out.append(f"record: {transactional_id} {now.state.label}, {producer}{places}")
+            self.out.append(f"record: {transactional_id} {now.state.label}, {producer}{partitions}")
         super().write_record(number)
 
     def write_marker(self, number: int = 0) -> None:
@@ -176,8 +186,8 @@ class Story:
         self.broker.take(effects)
 
     def do_verify(self, actor: Actor, words: list[str], _: dict[str, str]) -> None:
-        places = frozenset(map(_place, words))
-        request = AddPartitions(actor.transactional_id, actor.producer_id, actor.epoch, places, 5)
+        partitions = frozenset(map(_place, words))
+        request = AddPartitions(actor.transactional_id, actor.producer_id, actor.epoch, partitions, 5)
         for (topic, partition), code in sorted(self.broker.transactions.verify(request).items()):
             self.out.append(f"{topic}/{partition}: {code.name}")
 
@@ -251,6 +261,6 @@ class Story:
             self.out.append(f"{topic}/{number}: stable to {stable} of {partition.end_offset}, reads {seen}")
 
 
-def _place(word: str) -> Place:
+def _place(word: str) -> TopicPartition:
     topic, partition = word.split("/")
     return topic, int(partition)

@@ -20,7 +20,7 @@ from tests.sim.loop import SimLoop, SimThreads, kill
 from tests.sim.workload import read_batches
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.partition import Partition
 from braidmq.config import configure
 from braidmq.group.offsets import Committed

@@ -14,7 +14,7 @@ from tests.sim.disk import Crash, SimDisk
 from tests.sim.workload import checkpoint, flush, open_log, read_batches, small_config
 
 from braidmq.log.log import Log
-from braidmq.log.transactions import EndMarker, Outcome, PartitionTransactions, parse_end_marker
+from braidmq.log.transactions import EndMarker, MarkerType, PartitionTransactions, parse_end_marker
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import build_batch, parse_header
 
@@ -59,7 +59,7 @@ class Producers:
 
     def end(self) -> None:
         number = self.chance.randrange(PRODUCERS)
-        marker = EndMarker(number, self.epochs[number] + 1, self.chance.choice(list(Outcome)), 0)
+        marker = EndMarker(number, self.epochs[number] + 1, self.chance.choice(list(MarkerType)), 0)
         if self.log.producers.known_transactions().check_marker(marker, 2):
             self.log.append_marker(marker)
         self.epochs[number] += 1
@@ -99,7 +99,7 @@ def check(disk: SimDisk, clock: SimClock) -> None:
     for opened in known.open_transactions():
         # Several ends may have been lost, of which the snapshot knows only the epoch.
         epoch = max(opened.producer_epoch + 1, known.producer_epoch(opened.producer_id))
-        marker = EndMarker(opened.producer_id, epoch, Outcome.ABORT, 0)
+        marker = EndMarker(opened.producer_id, epoch, MarkerType.ABORT, 0)
         assert known.check_marker(marker, 2), "what is open can be ended, whatever was lost"
 
 
@@ -171,7 +171,7 @@ def test_the_first_batch_after_a_raised_epoch_has_sequence_0() -> None:
     )
     guard = producers.log.producers.known_transactions().begin_verification(parse_header(batch))
     producers.log.append(memoryview(batch), parse_header(batch), guard=guard)
-    producers.log.append_marker(EndMarker(0, 1, Outcome.COMMIT, 0))
+    producers.log.append_marker(EndMarker(0, 1, MarkerType.COMMIT, 0))
     producers.log.close()
     log = open_log(disk, producers.clock, CONFIG)
     late = build_batch(

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.lake.archiver import Archive, archive
-from braidmq.spark.lake.commits import CommitLog, Operation
+from braidmq.spark.lake.commits import CommitLog, LakeOperation
 from braidmq.spark.lake.lake import Lake
 
 LAST_POINT = "before the position is published"
@@ -25,7 +25,7 @@ POINTS: dict[str, tuple[type, str]] = {
     "before the data files": (Lake, "_staged"),
     "between staging and their folder": (Lake, "_move_in"),
     "before the commit": (CommitLog, "commit"),
-    LAST_POINT: (Groups, "commit"),
+    LAST_POINT: (GroupAdmin, "commit"),
 }
 ROWS_PER_COMMIT = 15
 
@@ -39,7 +39,7 @@ def strike(point: str, blow: Callable[[], object]) -> Callable[[], None]:
     def struck(*arguments: Any, **named: Any) -> Any:
         nonlocal arrivals
         # The commit that makes an empty lake is none of an archiver's.
-        arrivals += not any(getattr(each, "operation", None) is Operation.CREATE for each in arguments)
+        arrivals += not any(getattr(each, "operation", None) is LakeOperation.CREATE for each in arguments)
         if arrivals == 2:
             blow()
         return original(*arguments, **named)

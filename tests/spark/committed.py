@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from braidmq.client import Cluster
-from braidmq.client.transactions import Transactions
+from braidmq.client.transactions import TransactionAdmin
 
 BEING_ENDED = ("PrepareCommit", "PrepareAbort")
 WAIT_S = 20
@@ -16,7 +16,7 @@ WAIT_S = 20
 def committed(bootstrap: str, topic: str, partitions: int) -> Iterator[Message]:
     """Every committed message; transactions that are being ended are waited for, open ones are not."""
     with Cluster(bootstrap) as cluster:
-        while Transactions(cluster).all(states=BEING_ENDED):
+        while TransactionAdmin(cluster).all(states=BEING_ENDED):
             cluster.clock.sleep(0.01)
     consumer = Consumer(
         {

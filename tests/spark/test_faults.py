@@ -20,7 +20,7 @@ from tests.spark.committed import committed
 from tests.spark.running_workers import end_idle_workers, talks_to, task_workers
 
 from braidmq.client import Cluster, Producer
-from braidmq.client.transactions import ONGOING, Transactions
+from braidmq.client.transactions import ONGOING, TransactionAdmin
 from braidmq.spark.pipelines import pipeline
 from braidmq.spark.pipelines.runner import run
 from braidmq.testing import BrokerProcess
@@ -103,7 +103,7 @@ class Gate:
 
 def open_transactions(bootstrap: str) -> list[str]:
     with Cluster(bootstrap) as cluster:
-        return [each.transactional_id for each in Transactions(cluster).all(states=[ONGOING])]
+        return [each.transactional_id for each in TransactionAdmin(cluster).all(states=[ONGOING])]
 
 
 @pytest.mark.parametrize("victim", ["source", "sink"])

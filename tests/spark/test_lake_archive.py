@@ -19,7 +19,7 @@ from tests.spark.archiver_points import LAST_POINT, POINTS, ROWS_PER_COMMIT, str
 
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.platform.disk import RealDisk, RealFile
 from braidmq.spark.avro import AvroSchema, Framing
 from braidmq.spark.lake import Archive, Avro, CommitConflict, Json, Lake, LakeError, archive, compact, sweep
@@ -92,7 +92,7 @@ def test_archiving_goes_on_where_it_stopped_and_sees_new_partitions(
     assert run(spark, lake, bootstrap, topic) == 0
     assert ids(spark, lake) == list(range(14))
     assert lake.snapshot().positions == {topic: {0: 10, 1: 4}}
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert groups.committed("archiver") == {TopicPartition(topic, 0): 10, TopicPartition(topic, 1): 4}
 
 
@@ -186,7 +186,7 @@ def test_an_archiver_killed_at_any_of_its_steps_archives_each_record_once(
     assert lake.snapshot().rows == ROWS_PER_COMMIT * (2 if point == LAST_POINT else 1)
     run(spark, lake, bootstrap, topic, **options)
     assert ids(spark, lake) == list(range(rows))
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert groups.committed(f"archiver-{topic}") == {TopicPartition(topic, 0): rows}
 
 

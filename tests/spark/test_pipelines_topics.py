@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from braidmq.client import Producer
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark import avro
 from braidmq.spark.avro import AvroSchema
 from braidmq.spark.lake import Lake
@@ -201,7 +201,7 @@ sinks:
     run_once(text, spark, tmp_path)
     assert values(bootstrap, f"{topic}.sums") == [{"odd": 0, "n": 25}, {"odd": 1, "n": 25}]
     assert sorted(each["n"] for each in values(bootstrap, f"{topic}.out")) == list(range(50))
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         for query in ("out", "sums"):
             assert sum(groups.committed(f"braid-twice-{query}-{topic}").values()) == 50
 
@@ -232,12 +232,12 @@ sinks:
     with pytest.raises(PipelineError, match="query stuck"):
         run_once(text.replace("LIMIT", "8").replace("OPTIONS", "") + stuck, spark, tmp_path)
     at = {"out": 11, "a_bad": 11, "stuck": 6}
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         found = {query: groups.committed(f"braid-lagging-{query}-{topic}") for query in at}
     assert {query: sum(each.values()) for query, each in found.items()} == at
     own = text.replace("LIMIT", "100").replace("OPTIONS", "groupIdPrefix: ours") + stuck
     run_once(own, spark, tmp_path)
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert sum(groups.committed(f"ours-stuck-{topic}").values()) == 11
 
 

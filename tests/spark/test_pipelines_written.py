@@ -289,7 +289,7 @@ def test_state_of_other_columns_is_refused_with_advice(
         ("amount INT", "amount DECIMAL(9, 2)"),
         ("SELECT id, shop FROM both", "SELECT id, shop, amount FROM both"),
     ):
-        with pytest.raises(PipelineError, match=r"what is kept in state was .* write version: 2"):
+        with pytest.raises(PipelineError, match=r"what is kept in state was .* set version: 2"):
             lab.run(text.replace(before, after))
 
 

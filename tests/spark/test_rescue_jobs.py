@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from braidmq.cli import main
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.lake import Archive, CommitConflict, Lake, archive, ranges
 from braidmq.spark.lake.replay import Selection, replay, select
 from braidmq.spark.partitioner import Partitioner
@@ -61,7 +61,7 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     old = new_topic(partitions=2, **{"retention.ms": "-1"})
     new = f"{old}-p7"
     send(bootstrap, old, range(30))
-    with Groups(bootstrap) as groups, Admin(bootstrap) as admin:
+    with GroupAdmin(bootstrap) as groups, Admin(bootstrap) as admin:
         ends = {p.index: p.end_offset for p in admin.describe_topics([old])[0].partitions}
         behind = {TopicPartition(old, index): end // 2 for index, end in ends.items()}
         groups.commit(f"{old}-half", behind)
@@ -86,7 +86,7 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     assert placed[f"{old}-half"]["unread"] == 40 - sum(behind.values())
     copied = read(spark, bootstrap, new)
     assert audit(read(spark, bootstrap, old), copied, ["key", "value", "headers", "timestamp"]).equal
-    with Groups(bootstrap) as groups, Admin(bootstrap) as admin:
+    with GroupAdmin(bootstrap) as groups, Admin(bootstrap) as admin:
         half = {
             at.partition: at_offset
             for at, at_offset in groups.committed(f"{old}-half").items()
@@ -101,7 +101,7 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     assert len(ahead) == len(unread) + placed[f"{old}-half"]["again"]
 
     assert main([*words, "--switch", "--yes"]) == 0
-    assert f"{old}-half has offsets in {new} already" in capsys.readouterr().out
+    assert f"{old}-half already has offsets in {new}" in capsys.readouterr().out
 
 
 def test_keys_are_copied_to_where_librdkafka_goes_on_with_them(
@@ -175,7 +175,7 @@ def test_groups_with_members_are_not_moved(
         assert (found.unread, found.again) == (0, 0)
     finally:
         consumer.close()
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert all(at.topic == old for at in groups.committed(f"{old}-busy"))
 
 

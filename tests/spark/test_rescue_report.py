@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from braidmq.cli import main
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.rescue.summary import ReportRequest, summarise, write
 
 NewTopic = Callable[..., str]
@@ -36,7 +36,7 @@ def test_throughput_skew_hot_keys_lateness_and_lag(
                 partition=0 if number < 18 else 1,
                 timestamp_ms=START_MS + 100 * number - late_ms,
             )
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         groups.commit("billing", {TopicPartition(topic, 0): 5})
     made = summarise(spark, ReportRequest(bootstrap, (topic,)))
 
@@ -71,7 +71,7 @@ def test_empty_partitions_wild_times_and_what_lies_before_the_report(
     with Producer(bootstrap) as producer:
         for timestamp_ms in (START_MS, START_MS + 60_000, 10**15):
             producer.send(topic, b"v", partition=2, timestamp_ms=timestamp_ms)
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         groups.commit(f"{topic}-slow", {TopicPartition(topic, 2): 0})
     made = summarise(spark, ReportRequest(bootstrap, (topic,), from_ms=START_MS + 1))
     found = [(row["partition"], row["records"], row["skew"]) for row in made.tables["partitions"]]
@@ -115,7 +115,7 @@ def test_what_a_group_lost_to_retention_is_told(
     with Producer(bootstrap) as producer:
         for number in range(9):
             producer.send(topic, b"v", timestamp_ms=START_MS + number)
-    with Admin(bootstrap) as admin, Groups(bootstrap) as groups:
+    with Admin(bootstrap) as admin, GroupAdmin(bootstrap) as groups:
         groups.commit("slow", {TopicPartition(topic, 0): 2})
         admin.delete_records({TopicPartition(topic, 0): 5})
     words = ["topic", "report", topic, "-b", bootstrap, "--from", "2026-11-15T00:00:00.006Z"]

@@ -233,9 +233,9 @@ def test_a_group_shows_how_far_the_sink_is(
     source, sink = new_topic(1), new_topic(PARTITIONS)
     fill(source, [b"x"])
     run_stream(spark, bootstrap, source, sink, tmp_path / "checkpoint", transactionalIdPrefix=f"mine-{sink}")
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
-    with Groups(bootstrap) as groups, Admin(bootstrap) as admin:
+    with GroupAdmin(bootstrap) as groups, Admin(bootstrap) as admin:
         names = [group.group_id for group in groups.all() if group.group_id.startswith(f"mine-{sink}")]
         assert len(names) == 1
         assert set(groups.committed(names[0]).values()) == {0}

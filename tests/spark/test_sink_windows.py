@@ -18,7 +18,7 @@ from tests.spark.committed import committed
 from braidmq.client import Cluster
 from braidmq.client.cluster import TopicPartition as At
 from braidmq.client.transactional import Identity, Offset, TransactionalClient
-from braidmq.client.transactions import ONGOING, Transactions
+from braidmq.client.transactions import ONGOING, TransactionAdmin
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.sink.columns import layout
 from braidmq.spark.sink.commit import BatchCommitter, TaskOutcome, TaskResult
@@ -99,7 +99,7 @@ class Query:
         TransactionalClient(self.cluster).take(result.identity.transactional_id, 60_000)
 
     def open_transactions(self) -> list[str]:
-        rows = Transactions(self.cluster).all(states=[ONGOING])
+        rows = TransactionAdmin(self.cluster).all(states=[ONGOING])
         return [row.transactional_id for row in rows if row.transactional_id.startswith(self.family)]
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ def test_runs_of_a_query_share_their_transactional_ids(query: Query) -> None:
     """S3: a broker remembers every id for days; a query that starts again must not add to them."""
     for batch, run in enumerate(("r1", "r2", "r3")):
         query.driver().commit(batch, query.tasks(2, ROWS, batch=batch, run=run))
-    known = [row.transactional_id for row in Transactions(query.cluster).all()]
+    known = [row.transactional_id for row in TransactionAdmin(query.cluster).all()]
     assert sorted(each for each in known if each.startswith(query.family)) == [
         f"{query.family}0-0",
         f"{query.family}1-0",

@@ -12,7 +12,7 @@ from tests.spark.sentences import told
 
 from braidmq.client import Admin
 from braidmq.client.cluster import TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark import lag
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_positions_and_lag_are_there_for_others_to_see(
 
     run = stream.run(topic, groupId=f"{topic}-readers", maxOffsetsPerTrigger="4")
 
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert groups.committed(f"{topic}-readers") == {TopicPartition(topic, 0): 10}
     progress = [json.loads(each.json) for each in run.recentProgress]
     assert [each["sources"][0]["endOffset"][topic] for each in progress[:3]] == [

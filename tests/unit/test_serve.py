@@ -40,5 +40,5 @@ def test_who_wants_fewer_leaves_the_rest_to_the_other() -> None:
 
 def test_too_few_files_to_serve_anybody_are_refused_with_the_reason() -> None:
     """W1: a broker that could hold one connection does not start."""
-    with pytest.raises(ConfigError, match="may open 100 files and needs 128"):
+    with pytest.raises(ConfigError, match="may open 100 files but needs 128"):
         shared(100)

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from braidmq.broker import coordinator, deletions, share, topics, transactions
+from braidmq.broker import deletions, group_coordinator, share_delivery, topics, txn_coordinator
 from braidmq.broker.broker import CLUSTER_KEY
 from braidmq.broker.share_records import STATE_TOPIC as SHARE_STATE_TOPIC
 from braidmq.broker.topic import DIRECTORY_NAME_CHARACTERS, TopicRecord
 from braidmq.broker.topic_directories import (
     SET_ASIDE_SUFFIX,
-    Survey,
+    DirectorySurvey,
     description,
     set_right,
     split_name,
@@ -34,9 +34,9 @@ from braidmq.platform.randomness import new_uuid
 
 KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _INTERNAL_OPTIONS = {
-    OFFSETS_TOPIC: coordinator.TOPIC_OPTIONS,
-    SHARE_STATE_TOPIC: share.TOPIC_OPTIONS,
-    transactions.STATE_TOPIC: transactions.TOPIC_OPTIONS,
+    OFFSETS_TOPIC: group_coordinator.TOPIC_OPTIONS,
+    SHARE_STATE_TOPIC: share_delivery.TOPIC_OPTIONS,
+    txn_coordinator.STATE_TOPIC: txn_coordinator.TOPIC_OPTIONS,
 }
 
 
@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
     """What is not certain about the topic, for people; empty if it is described."""
 
 
-def look(disk: Disk, root: Path, store: Store) -> Survey:
+def look(disk: Disk, root: Path, store: Store) -> DirectorySurvey:
     """What is under `topics/`, by what the metadata says."""
     known = {record.directory_name for record in _known(store)}
     deleted = {value["directory"] for _, value in store.items(deletions.PREFIX)}

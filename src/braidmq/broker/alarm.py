@@ -1,4 +1,4 @@
-"""One timer for many deadlines: set to the nearest, and set again after every change."""
+"""One timer of the event loop: set to the nearest of many deadlines, and again after every change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braidmq.platform.clock import Clock
 class Alarm:
     """Calls back when a deadline, in ms of a clock that never goes back, has come.
 
-    A timer may fire a little early; whoever is called then has nothing to do yet, and sets it again.
+    A timer may fire a little early; the callback then finds nothing due and sets it again.
     """
 
     __slots__ = ("_clock", "_due_ms", "_loop", "_on_due", "_silent", "_timer")

@@ -18,22 +18,22 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braidmq.broker.admission import Admission
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
-from braidmq.broker.coordinator import Coordinator
 from braidmq.broker.group_commit import DiskThreads, GroupCommit
+from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
-from braidmq.broker.share import Sharing
+from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
-from braidmq.broker.transactions import TransactionCoordinator
+from braidmq.broker.txn_coordinator import TransactionCoordinator
+from braidmq.broker.txn_gate import TxnGate
 from braidmq.cluster.store import Store, StoreCorrupt
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
@@ -110,15 +110,15 @@ class Broker:
         self.group_options = GroupOptions(config, self.store, self.threads)
         self._group_settings = _group_settings(config)
         self.group_options.settle(self._group_settings)
-        self.coordinator = Coordinator(
+        self.coordinator = GroupCoordinator(
             self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
         )
         self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
             self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
         )
-        self.admission = Admission(self.transactions)
-        self.sharing = Sharing(self.topics, self.clock, self.group_options.share)
+        self.txn_gate = TxnGate(self.transactions)
+        self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
         self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -129,7 +129,7 @@ class Broker:
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
-        for group_id in self.sharing.load():
+        for group_id in self.share_delivery.load():
             self.coordinator.groups.add_share(group_id)
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
@@ -153,7 +153,7 @@ class Broker:
     async def _stop(self, patience_s: float) -> None:
         self._opener.stop()
         self.coordinator.stop()
-        self.sharing.stop()
+        self.share_delivery.stop()
         self.transactions.stop()
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
@@ -161,7 +161,7 @@ class Broker:
         # Nothing is awaited from here until every log is taken: no append comes in between.
         hanging = self._commit.under_way
         for partition in hanging:
-            log.error("%s: its sync has not ended, it is recovered at the next start", partition)
+            log.error("%s: its sync did not finish in time; it is recovered at the next start", partition)
         partitions = [one for topic in self.topics for one in topic.partitions if one not in hanging]
         clean = await close_logs(partitions, self.threads, patience_s) and clean
         self._active.close()
@@ -171,7 +171,7 @@ class Broker:
         if all(ended):
             self.store.close()
         else:
-            log.error("disk work has not ended; it is left alone")
+            log.error("disk work did not finish in time; stopping without it")
         self._lock.release()
 
     # -- what faces ask for ---------------------------------------------------------------------
@@ -181,20 +181,20 @@ class Broker:
         if topic is None or not 0 <= index < len(topic.partitions):
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"there is no partition {index} of a topic {topic_name[:60]!r} here",
+                f"topic {topic_name[:60]!r} has no partition {index} on this broker",
             )
         return topic.partitions[index]
 
-    def known_partitions(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+    def known_partitions(self, partitions: Iterable[tuple[str, int]]) -> list[Partition]:
         """Those of these partitions that there are."""
         return [
             topic.partitions[index]
-            for name, index in places
+            for name, index in partitions
             if (topic := self.topics.find(name)) is not None and 0 <= index < len(topic.partitions)
         ]
 
     def why_writes_are_refused(self) -> str:
-        """What a producer is told while the disk is full."""
+        """The code producers get while the disk is full."""
         return (
             f"the broker's disk is {self.housekeeping.disk_percent:.0f} % full (disk.full.percent="
             f"{self.config.disk_full_percent}); free space, or shorten retention.ms or retention.bytes"
@@ -208,20 +208,20 @@ class Broker:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
         await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
-        await self.sharing.forget_topic(topic.id)
+        await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and all it has kept."""
         code = await self.coordinator.delete_group(group_id)
         if code is ErrorCode.NONE:
-            await self.sharing.forget_group(group_id)
+            await self.share_delivery.forget_group(group_id)
         return code
 
     async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
         self.group_options.settle(self._group_settings, group_id)
-        self.sharing.relimit(group_id)
+        self.share_delivery.relimit(group_id)
 
     async def tend_transactions(self) -> None:
         """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
@@ -233,7 +233,7 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.coordinator.expire()
-        reading = {part.place.group_id for part in self.sharing}
+        reading = {part.key.group_id for part in self.share_delivery}
         for group in list(self.coordinator.groups):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
                 self.coordinator.groups.delete(group.group_id)
@@ -269,7 +269,7 @@ class Broker:
                     await self.coordinator.forget_topic(deletion.name)
                 deletion.forgotten = True
             except ApiError as error:
-                log.error("offsets of the deleted topic %s are still kept: %s", deletion.name, error)
+                log.error("cannot remove the offsets of the deleted topic %s: %s", deletion.name, error)
 
     def _measure(self, path: Path) -> int:
         """The bytes of a log's segments; -1 if the disk does not tell."""
@@ -283,13 +283,13 @@ class Broker:
         _take_over(self._group_settings, _group_settings(self.config))
         self.group_options.settle(self._group_settings)
         _take_over(self._transaction_settings, _transaction_settings(self.config))
-        for group_id in {part.place.group_id for part in self.sharing}:
-            self.sharing.relimit(group_id)
+        for group_id in {part.key.group_id for part in self.share_delivery}:
+            self.share_delivery.relimit(group_id)
         await self.topics.refresh_options()
         try:
             self.housekeeping.measure_disk()
         except OSError as error:
-            log.warning("the disk does not tell how full it is; it is asked again later: %s", error)
+            log.warning("cannot read how full the disk is, trying again later: %s", error)
 
     def _find_cluster_id(self) -> str:
         found = self.store.get(CLUSTER_KEY)
@@ -330,7 +330,7 @@ class Broker:
                 self._active.write(f"\n{name}\n".encode())
             except OSError as error:
                 # It only decides when the partition is recovered; a record that was appended stays so.
-                log.warning("%s: not noted as being written: %s", name, error)
+                log.warning("%s: cannot note that it is being written: %s", name, error)
                 return
             self._active_names.add(name)
 
@@ -352,7 +352,7 @@ class Broker:
             try:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
-                log.error("%s: cannot be recovered, its clients get a storage error: %s", partition, error)
+                log.error("%s: cannot be recovered; its clients get a storage error: %s", partition, error)
 
 
 def _open_store(disk: Disk, data: Path) -> Store:
@@ -371,7 +371,7 @@ async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
     """Whether `work` ended in time; what it raised is raised here."""
     ended, _ = await asyncio.wait([work], timeout=patience_s)
     if not ended:
-        log.error("disk work of the broker's own has not ended after %.1f s", patience_s)
+        log.error("the broker's own disk work did not finish within %.1f s", patience_s)
         return False
     work.result()
     return True

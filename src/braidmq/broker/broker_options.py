@@ -75,9 +75,7 @@ class BrokerOptions:
                 lambda: self._store.commit({key: kept} if kept else {}, deletes=[] if kept else [key])
             )
         except (OSError, Conflict) as error:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be stored: {error}"
-            ) from error
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error
         self._overrides[name] = kept
         self._config.change(self._outcome(self._overrides))
         await self._changed()
@@ -107,7 +105,7 @@ class BrokerOptions:
                 self._check_changeable(each)
                 (SERVER_BY_NAME.get(each) or TOPIC_BY_NAME[each]).parse(text)
             except (ApiError, ConfigError) as error:
-                log.warning("a stored option is ignored: %s", error)
+                log.warning("ignoring a stored option: %s", error)
             else:
                 usable[each] = text
         return usable

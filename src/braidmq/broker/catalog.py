@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from braidmq.broker.topics import Topics
-from braidmq.group.catalog import Topic
+from braidmq.group.catalog import CatalogTopic
 from braidmq.wire.errors import ApiError, ErrorCode
 
 PATTERN_LENGTH_MAX = 1024
 
 
 class TopicCatalog:
-    """Follows `Topics`; made anew only when they have changed."""
+    """Follows `Topics`; rebuilt only when they have changed."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._version = -1
-        self._found: dict[str, Topic] = {}
+        self._found: dict[str, CatalogTopic] = {}
 
     @property
     def version(self) -> int:
         return self._topics.version
 
     @property
-    def topics(self) -> Mapping[str, Topic]:
+    def topics(self) -> Mapping[str, CatalogTopic]:
         if self._version != self._topics.version:
             self._version = self._topics.version
-            self._found = {each.name: Topic(each.id, len(each.partitions)) for each in self._topics}
+            self._found = {each.name: CatalogTopic(each.id, len(each.partitions)) for each in self._topics}
         return self._found
 
     def matching(self, pattern: str) -> frozenset[str]:
@@ -47,7 +47,7 @@ def compile_pattern(pattern: str) -> Callable[[str], object]:
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"a pattern may have {PATTERN_LENGTH_MAX} characters at most",
+            f"the pattern is longer than {PATTERN_LENGTH_MAX} characters",
         )
     options = re2.Options()
     options.log_errors = False

@@ -2,7 +2,7 @@
 
 A log belongs to the loop; a thread gets only what blocks. So each log is closed in five steps:
 
-    loop    the partition gives its log away; whoever asks for it from then on is refused
+    loop    the partition gives its log away; requests for it are refused from then on
     thread  what is not durable yet is synced
     loop    the durable offset moves, and the checkpoint is made of it
     thread  the checkpoint is written
@@ -132,5 +132,5 @@ class _Closing:
         """Whether the log could not be closed cleanly; says so."""
         error = self._error or self._log.failed
         if error is not None:
-            log.error("%s: not closed cleanly, it is recovered at the next start: %s", self._name, error)
+            log.error("%s: not closed cleanly; it is recovered at the next start: %s", self._name, error)
         return error is not None

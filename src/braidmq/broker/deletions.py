@@ -180,7 +180,7 @@ class Deletions:
         try:
             await self._threads.run(lambda: self._store.commit(puts))
         except OSError as error:
-            log.error("the end of %d deletions could not be recorded: %s", len(done), error)
+            log.error("cannot record that %d deletions are done: %s", len(done), error)
             return
         self._done.update({deletion.key: deletion for deletion in done})
 

@@ -115,7 +115,7 @@ class DiskThreads:
             try:
                 done(error)
             except Exception:
-                log.exception("what follows a disk job has failed")
+                log.exception("the callback of a disk job failed")
 
     def stop(self, patience_s: float | None = None) -> bool:
         """Ends the threads after the jobs already handed in; False if one still runs after `patience_s`.
@@ -130,7 +130,7 @@ class DiskThreads:
             thread.join(None if deadline_s is None else max(0.0, deadline_s - self._loop.time()))
         self._report()
         for outcome in self._awaited:
-            outcome.set_exception(OSError(errno.ETIMEDOUT, "the disk has not answered"))
+            outcome.set_exception(OSError(errno.ETIMEDOUT, "the disk did not answer in time"))
         self._awaited.clear()
         return not any(thread.is_alive() for thread in self._threads)
 
@@ -153,7 +153,7 @@ class Flushable(Protocol):
     def flush_begin(self) -> Job | None: ...
     def flush_done(self, job: Job, error: BaseException | None) -> None: ...
     def fail(self, error: Exception) -> None:
-        """Takes no more writes, and tells those who wait."""
+        """Takes no more writes, and answers those who wait."""
         ...
 
 
@@ -215,14 +215,14 @@ class GroupCommit:
 
     def _stop(self, partition: Flushable, error: Exception) -> None:
         log.critical(
-            "%s: a sync could not be carried out, the partition takes no more writes",
+            "%s: a sync failed, the partition takes no more writes",
             partition,
             exc_info=error,
         )
         try:
             partition.fail(error)
         except Exception:
-            log.exception("%s: cannot be stopped", partition)
+            log.exception("%s: stopping its writes failed", partition)
 
     # -- the end --------------------------------------------------------------------------------
 

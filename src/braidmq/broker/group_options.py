@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from braidmq.broker.group_commit import DiskThreads
-from braidmq.broker.share import ShareOptions
+from braidmq.broker.share_delivery import ShareOptions
 from braidmq.cluster.store import Conflict, Store
 from braidmq.config import GROUP, Config, ConfigError, check_sessions, find
 from braidmq.delivery.status import DeliveryLimits
@@ -105,7 +105,7 @@ class GroupOptions:
     def check(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Raises ApiError unless the group can have these options."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         try:
             for name, text in overrides.items():
                 find(name, GROUP).parse(text)
@@ -113,7 +113,10 @@ class GroupOptions:
         except ConfigError as error:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
         if overrides and not self.overrides(group_id) and self._count >= GROUPS_MAX:
-            raise ApiError(ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX:,} groups have options of their own")
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{GROUPS_MAX:,} groups have options of their own, the most there can be; delete some first",
+            )
 
     async def reconfigure(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces the group's own options."""
@@ -123,7 +126,5 @@ class GroupOptions:
         try:
             await self._threads.run(lambda: self._store.commit(change, deletes=[] if overrides else [key]))
         except (OSError, Conflict) as error:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be stored: {error}"
-            ) from error
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error
         self._count += bool(overrides) - before

@@ -1,6 +1,6 @@
 """The broker's recurring work: recovery points, flushes by age, retention, and the level of the disk.
 
-Each duty is a task that the broker owns; one that fails is logged and goes on with its next turn, because a
+Each duty is a task that the broker owns; one that fails is logged and tried again at its next turn, because a
 retention error must not stop checkpoints. Blocking work runs in the disk threads.
 """
 
@@ -101,7 +101,7 @@ class Housekeeping:
             try:
                 await duty()
             except Exception:
-                log.exception("%s failed; it is tried again in %.1f s", duty.__name__, every_s)
+                log.exception("%s failed; trying again in %.1f s", duty.__name__, every_s)
 
     # -- flushing and checkpoints ---------------------------------------------------------------
 
@@ -128,10 +128,10 @@ class Housekeeping:
                 await self.checkpoint_one(partition)
             except OSError as error:
                 if not partition.deleted:
-                    log.error("%s: no checkpoint could be written: %s", partition, error)
+                    log.error("%s: cannot write the checkpoint: %s", partition, error)
                     self.mark_dirty(partition)
             except Exception:
-                log.exception("%s: no checkpoint could be made", partition)
+                log.exception("%s: cannot make a checkpoint", partition)
                 self.mark_dirty(partition)
 
     async def checkpoint_one(self, partition: Partition) -> None:
@@ -250,7 +250,7 @@ class Housekeeping:
             gone = partition.log.drop_oldest()
             if gone:
                 log.warning(
-                    "%s: disk is %.0f %% full, dropped its oldest segment", partition, self.disk_percent
+                    "%s: the disk is %.0f %% full, dropped the oldest segment", partition, self.disk_percent
                 )
                 await self._remove(partition, gone, 0)
                 self.measure_disk()
@@ -260,7 +260,7 @@ class Housekeeping:
             try:
                 sizes[partition] = stored_bytes(self._disk, str(partition.path))
             except OSError as error:
-                log.error("%s: its size cannot be told: %s", partition, error)
+                log.error("%s: cannot read its size: %s", partition, error)
 
     def _all_partitions(self) -> Iterable[Partition]:
         for topic in list(self._topics):
@@ -282,7 +282,7 @@ class Housekeeping:
         thresholds = (config.disk_clean_percent, config.disk_force_percent, config.disk_full_percent)
         self.disk_level = DiskLevel(sum(self.disk_percent >= percent for percent in thresholds))
         if self.disk_level != before:
-            log.warning("disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
+            log.warning("the disk is %.1f %% full: level %s", self.disk_percent, self.disk_level.name.lower())
 
     def _remove_later(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
         if paths:
@@ -291,13 +291,13 @@ class Housekeeping:
             task.add_done_callback(self._removals.discard)
 
     async def _remove(self, partition: Partition, paths: list[Path], delay_s: float) -> None:
-        """Removes files when a checkpoint says that the log starts later: else they would count as lost."""
+        """Removes files once a checkpoint says that the log starts later: else they would seem lost."""
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         try:
             await self.checkpoint_one(partition)
         except OSError as error:
-            log.error("%s: no checkpoint could be written: %s", partition, error)
+            log.error("%s: cannot write the checkpoint: %s", partition, error)
         try:
             await self._threads.run(lambda: remove(self._disk, paths))
         except FileNotFoundError:

@@ -38,7 +38,7 @@ class _Together:
         if code is ErrorCode.NONE:
             self.written.set_result(None)
         else:
-            self.written.set_exception(ApiError(code, "the change could not be brought to disk"))
+            self.written.set_exception(ApiError(code, "the change could not be written to disk"))
 
 
 class InternalTopic:
@@ -163,4 +163,4 @@ class InternalTopic:
         self.when_durable(offset, on_durable)
         code = await code_ready
         if code is not ErrorCode.NONE:
-            raise ApiError(code, "the change could not be brought to disk")
+            raise ApiError(code, "the change could not be written to disk")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from braidmq.broker.group_commit import DiskThreads
-from braidmq.broker.in_turn import InTurn
+from braidmq.broker.serial_executor import SerialExecutor
 from braidmq.config import TopicConfig
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -62,7 +62,7 @@ class Opener:
 
     def __init__(self, threads: DiskThreads, open_log: OpenLog) -> None:
         self.threads = threads
-        self.inflating = InTurn(threads)
+        self.inflating = SerialExecutor(threads)
         """For batches that a topic has to see opened."""
         self._open_log = open_log
         self._queue: OrderedDict[Openable, None] = OrderedDict()

@@ -6,7 +6,7 @@ touching them, and serves those that are open while it opens others.
 The high watermark is the offset below which records may be read. With flush=sync that is what has reached the
 disk, because a record that was read must never come back with another value after a power loss; with
 flush=async it is the end of the log. The last stable offset is at or before it: where the first transaction
-begins that has not ended. Readers at read_committed get no further, and are told what was aborted before.
+begins that has not ended. Readers at read_committed get no further, and learn what was aborted before.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from braidmq.broker.append_line import AppendLine, Turn
-from braidmq.broker.batch_form import BatchForm, Prepared
+from braidmq.broker.append_queue import AppendQueue, Turn
+from braidmq.broker.batch_preparation import BatchPreparer, Prepared
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TopicConfig
-from braidmq.log.aborted import Aborted
-from braidmq.log.cold import Cold, ColdJob, ColdRead
+from braidmq.log.aborted_transactions import Aborted
+from braidmq.log.append_result import AppendResult
+from braidmq.log.cold_read import Cold, ColdJob, ColdRead
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.files import FileSlice
-from braidmq.log.log import Appended, FlushJob, Log
+from braidmq.log.log import FlushJob, Log
 from braidmq.log.transactions import EndMarker, Guard
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -37,7 +38,7 @@ LEADER_EPOCH = 0
 logger = logging.getLogger("braid.partition")
 
 
-class Watcher(Protocol):
+class AdvanceWatcher(Protocol):
     """Somebody who waits for records to become readable."""
 
     def on_advanced(self, partition: Partition) -> None: ...
@@ -54,9 +55,9 @@ class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk", "_durable_waits",
-        "_form", "_line", "_log", "_on_dirty", "_open_waits", "_opener", "_refusal", "_watchers", "deleted",
-        "dirty", "index", "ready", "syncs", "topic",
+        "_append_queue", "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk",
+        "_durable_waits", "_log", "_on_dirty", "_open_waits", "_opener", "_preparer", "_refusal", "_watchers",
+        "deleted", "dirty", "index", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -86,18 +87,18 @@ class Partition:
         self._refusal: ApiError | None = None
         """Why the log is not open, since somebody last waited for it."""
         self._cold_jobs: set[tuple[int, int]] | None = None
-        self._line: AppendLine | None = None
+        self._append_queue: AppendQueue | None = None
         self.ready = False
-        """Whether any batch can be appended at once; if not, `append_waits` tells of one."""
+        """Whether any batch can be appended at once; if not, ask `append_waits` about it."""
         self.syncs = True
         """Whether acks=all and reading wait for the disk."""
-        self._watchers: set[Watcher] | None = None
+        self._watchers: set[AdvanceWatcher] | None = None
         self._durable_waits: deque[tuple[int, DurableCallback]] | None = None
         self._set_config(config)
 
     def _set_config(self, config: TopicConfig) -> None:
         self._config = config
-        self._form = BatchForm(config)
+        self._preparer = BatchPreparer(config)
         self.syncs = config.flush == Flush.SYNC.value
         self._judge_ready()
 
@@ -158,7 +159,7 @@ class Partition:
             try:
                 then()
             except Exception:
-                logger.exception("%s: one who waited for the log has failed", self)
+                logger.exception("%s: a callback that waited for the log failed", self)
         if self._watchers:
             self._notify()
 
@@ -171,7 +172,7 @@ class Partition:
         self._judge_ready()
 
     def _judge_ready(self) -> None:
-        self.ready = self._log is not None and self._line is None and self._form.plain
+        self.ready = self._log is not None and self._append_queue is None and self._preparer.plain
 
     @property
     def high_watermark(self) -> int:
@@ -190,36 +191,36 @@ class Partition:
     # -- writing --------------------------------------------------------------------------------
 
     def append_waits(self, batch: memoryview) -> bool:
-        """Whether a batch must go `in_line`: the log is closed, others wait, or it takes long to prepare."""
-        return self._log is None or self._line is not None or self._form.takes_long(batch)
+        """Whether a batch must be enqueued: the log is closed, others wait, or preparing it takes long."""
+        return self._log is None or self._append_queue is not None or self._preparer.takes_long(batch)
 
-    def in_line(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
+    def enqueue(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
         """Calls `turn` when the batch may be appended, after those that came before it."""
-        if self._line is None:
-            self._line = AppendLine(self, self._opener.inflating, self._leave_line)
+        if self._append_queue is None:
+            self._append_queue = AppendQueue(self, self._opener.inflating, self._leave_queue)
             self._judge_ready()
-        self._line.join(batch, now_ms, turn)
+        self._append_queue.join(batch, now_ms, turn)
 
-    def _leave_line(self) -> None:
-        self._line = None
+    def _leave_queue(self) -> None:
+        self._append_queue = None
         self._judge_ready()
 
     def takes_long(self, batch: bytearray) -> bool:
-        """Whether preparing a batch may take longer than the loop may stand still."""
-        return self._form.takes_long(batch)
+        """Whether preparing a batch may take longer than the event loop may block."""
+        return self._preparer.takes_long(batch)
 
     def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
         """The batch, checked, as the topic wants it; may run in any thread."""
-        return self._form.prepare(self, batch, now_ms)
+        return self._preparer.prepare(self, batch, now_ms)
 
     def append(
         self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
-    ) -> tuple[Appended, int]:
+    ) -> tuple[AppendResult, int]:
         """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
 
         A batch that begins a transaction needs the guard with which it was verified.
         """
-        batch, header = self._form.prepare(self, batch, now_ms) if prepared is None else prepared
+        batch, header = self._preparer.prepare(self, batch, now_ms) if prepared is None else prepared
         log = self._log if self._log is not None else self.log
         appended = log.append(batch, header, LEADER_EPOCH, guard)
         self._grown(log)
@@ -301,7 +302,7 @@ class Partition:
             self._notify()
 
     def fail(self, error: Exception) -> None:
-        """Takes no more records, and tells those who wait for some to be durable."""
+        """Takes no more records, and answers those who wait for some to be durable."""
         if self._log is not None:
             self._log.fail(error)
         self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -318,7 +319,7 @@ class Partition:
         try:
             callback(code)
         except Exception:
-            logger.exception("%s: one who waited for the disk has failed", self)
+            logger.exception("%s: a callback that waited for the disk failed", self)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -341,7 +342,7 @@ class Partition:
             self._fetch_cold(cold.job)
             raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
         except OSError as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot be read: {error}") from error
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot read the log: {error}") from error
         if found is not None:
             if log.files.is_one_too_many(found):
                 # As if there were no records yet: writers need files, too.
@@ -374,7 +375,7 @@ class Partition:
             self.when_open(_nothing)
             return NotReady(f"{self} is being opened")
         if not self.deleted:
-            # Told once; whoever asks next has it tried again.
+            # Reported once; the next read tries again.
             self._refusal = None
         return refusal
 
@@ -383,15 +384,15 @@ class Partition:
         transactions = self.log.producers.transactions
         if transactions is None:
             return []
-        behind = self.log.offset_behind(offset, found)
-        return transactions.aborted_between(offset, self.last_stable_offset if behind is None else behind)
+        end = self.log.offset_after(offset, found)
+        return transactions.aborted_between(offset, self.last_stable_offset if end is None else end)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is None:
             self._watchers = set()
         self._watchers.add(watcher)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: AdvanceWatcher) -> None:
         if self._watchers is not None:
             self._watchers.discard(watcher)
 
@@ -400,7 +401,7 @@ class Partition:
             try:
                 watcher.on_advanced(self)
             except Exception:
-                logger.exception("%s: one who waited for records has failed", self)
+                logger.exception("%s: a callback that waited for records failed", self)
 
     # -- keeping --------------------------------------------------------------------------------
 

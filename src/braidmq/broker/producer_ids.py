@@ -78,7 +78,7 @@ class ProducerIds:
                 await self._threads.run(lambda: self._store.commit({KEY: start + BLOCK}))
             except OSError as error:
                 raise ApiError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"no producer ids could be reserved: {error}"
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"cannot reserve producer ids: {error}"
                 ) from error
             if start != self._end:
                 self._next = start

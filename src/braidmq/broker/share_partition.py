@@ -1,7 +1,7 @@
 """One partition as a share group reads it: the delivery window over the log.
 
 What is acquired is cut from the log batch by batch, as ranges of its files that are sent without being read.
-A client gets whole batches, those that hold a record it has acquired, and is told the offsets that are its
+A client gets whole batches, those that hold a record it has acquired, and the offsets that are its
 own. Batches that lie between and belong to others are not sent. A limit on records is rounded up to the end
 of a batch, unless it is to be kept exactly. A limit on bytes is kept, except for the first batch of an
 answer: one that is larger than the limit must be readable.
@@ -17,11 +17,11 @@ from typing import NamedTuple, Protocol
 
 from braidmq.broker.internal_topic import KeyValue
 from braidmq.broker.partition import NotReady, Partition
-from braidmq.broker.share_records import DELTAS_MAX, Place, delta_key, snapshot_key
-from braidmq.delivery import stored
-from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, NotHeld, Reading
+from braidmq.broker.share_records import DELTAS_MAX, SharePartitionKey, delta_key, snapshot_key
+from braidmq.delivery import window_codec
+from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, LogRange, NotHeld
 from braidmq.delivery.window import DeliveryWindow, joined
-from braidmq.log.aborted import Aborted
+from braidmq.log.aborted_transactions import Aborted
 from braidmq.log.files import FileSlice
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
@@ -32,7 +32,7 @@ READ_BYTES = 256 * 1024
 HEADERS_BYTES = 16 * 1024
 
 
-class Watcher(Protocol):
+class AvailabilityWatcher(Protocol):
     """Somebody who waits for records that can be acquired."""
 
     def on_available(self) -> None: ...
@@ -56,7 +56,7 @@ class Delivered(NamedTuple):
     acquired: list[Acquired]
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """A batch of the log, and where it lies in what was found."""
 
     first: int
@@ -70,19 +70,19 @@ class Batch(NamedTuple):
 class SharePartition:
     """Delivery of one partition to one group; the owner stores what changes."""
 
-    __slots__ = ("_slot", "_watchers", "committed", "partition", "place", "window")
+    __slots__ = ("_slot", "_watchers", "committed", "key", "partition", "window")
 
     def __init__(
-        self, place: Place, partition: Partition, window: DeliveryWindow, committed: bool = False
+        self, key: SharePartitionKey, partition: Partition, window: DeliveryWindow, committed: bool = False
     ) -> None:
-        self.place = place
+        self.key = key
         self.partition = partition
         self.window = window
         self.committed = committed
         """Whether records of transactions are handed out only when they are committed; may change."""
         self._slot: int | None = None
         """Where the next delta goes; None: a snapshot is due."""
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[AvailabilityWatcher] = set()
 
     # -- handing out ----------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class SharePartition:
                 found = self._read(offset, bytes_left, limits.first and not records)
             except (ApiError, NotReady):
                 if acquired:
-                    break  # they are handed out; what is wrong behind them is said next time
+                    break  # they are handed out; what is wrong after them is reported next time
                 raise
             if found is None:
                 break
@@ -121,7 +121,7 @@ class SharePartition:
                 break
         return Delivered(records, joined(acquired))
 
-    def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[FileSlice, list[Batch]] | None:
+    def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[FileSlice, list[LogBatch]] | None:
         """At most `bytes_max` from the batch at `offset` on; the first batch of an answer may be larger."""
         found = self.partition.read(offset, min(READ_BYTES, bytes_max), self.committed)
         if found is None:
@@ -133,28 +133,28 @@ class SharePartition:
             return found.shared(), batches
         except OSError as error:
             raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: cannot be read: {error}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: cannot read the log: {error}"
             ) from error
         finally:
             found.release()
 
-    def _batches(self, offset: int, found: FileSlice) -> list[Batch]:
+    def _batches(self, offset: int, found: FileSlice) -> list[LogBatch]:
         aborted = self.partition.aborted(offset, found) if self.committed else []
         return _batches(found, aborted)
 
     def _take(
-        self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[Batch], exact: bool
+        self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[LogBatch], exact: bool
     ) -> list[Acquired]:
         if not batches:
             return []
         messages = tuple((batch.first, batch.last) for batch in batches if batch.has_messages)
-        reading = Reading(offset, batches[-1].last, messages)
+        reading = LogRange(offset, batches[-1].last, messages)
         taken = self.window.acquire(member_id, now_ms, records_max, reading)
         if taken and not exact:
             reached = taken[-1].last
             ending = next(last for _, last in messages if last >= reached)
             if ending > reached:
-                rest = Reading(reached + 1, ending, ((reached + 1, ending),))
+                rest = LogRange(reached + 1, ending, ((reached + 1, ending),))
                 taken += self.window.acquire(member_id, now_ms, ending - reached, rest)
         return taken
 
@@ -166,10 +166,10 @@ class SharePartition:
         if log.end_offset < self.window.end_offset:
             # Without flush=sync a power loss may cost the newest records. Others will take their offsets,
             # and must not be taken for those that were settled.
-            start, runs = stored.decode(self.window.snapshot())
+            start, runs = window_codec.decode(self.window.snapshot())
             end = log.end_offset
             kept = [run._replace(last=min(run.last, end - 1)) for run in runs if run.first < end]
-            content = stored.encode(min(start, end), kept)
+            content = window_codec.encode(min(start, end), kept)
             self.window = DeliveryWindow.restore(content, (), self.window.limits, 0)
             self._slot = None
 
@@ -198,15 +198,15 @@ class SharePartition:
     # -- storing --------------------------------------------------------------------------------
 
     def take_record(self) -> KeyValue | None:
-        """What has to be written so that a restart goes on here; None if nothing changed."""
+        """What has to be written so that a restart continues here; None if nothing changed."""
         if self._slot is None or self._slot >= DELTAS_MAX:
             self._slot = 0
-            return snapshot_key(self.place), self.window.snapshot()
+            return snapshot_key(self.key), self.window.snapshot()
         delta = self.window.take_delta()
         if delta is None:
             return None
         self._slot += 1
-        return delta_key(self.place, self._slot - 1), delta
+        return delta_key(self.key, self._slot - 1), delta
 
     def rewrite(self) -> None:
         """What was taken could not be written: the next record has to say everything."""
@@ -214,10 +214,10 @@ class SharePartition:
 
     # -- waiting --------------------------------------------------------------------------------
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: AvailabilityWatcher) -> None:
         self._watchers.add(watcher)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: AvailabilityWatcher) -> None:
         self._watchers.discard(watcher)
 
     def notify(self) -> None:
@@ -226,10 +226,10 @@ class SharePartition:
             try:
                 watcher.on_available()
             except Exception:
-                log.exception("%s: one who waited for records has failed", self.partition)
+                log.exception("%s: a callback that waited for records failed", self.partition)
 
 
-def _batches(found: FileSlice, aborted: list[Aborted]) -> list[Batch]:
+def _batches(found: FileSlice, aborted: list[Aborted]) -> list[LogBatch]:
     """The whole batches at the start of `found`; the last one may be cut, and is left out then.
 
     Only headers are needed, so what lies past the end of a piece that was read is not read.
@@ -245,12 +245,12 @@ def _batches(found: FileSlice, aborted: list[Aborted]) -> list[Batch]:
         if end > found.size:
             break
         has_messages = not header.is_control and not _was_aborted(header, aborted)
-        batches.append(Batch(header.base_offset, header.last_offset, at, end, has_messages))
+        batches.append(LogBatch(header.base_offset, header.last_offset, at, end, has_messages))
         at = end
     return batches
 
 
-def _slices(found: FileSlice, batches: list[Batch]) -> list[FileSlice]:
+def _slices(found: FileSlice, batches: list[LogBatch]) -> list[FileSlice]:
     """The batches as ranges of the file; those that follow each other are one."""
     ranges: list[tuple[int, int]] = []
     for batch in batches:
@@ -268,7 +268,7 @@ def _was_aborted(header: BatchHeader, aborted: list[Aborted]) -> bool:
     )
 
 
-def _holding(batches: list[Batch], taken: list[Acquired]) -> list[Batch]:
+def _holding(batches: list[LogBatch], taken: list[Acquired]) -> list[LogBatch]:
     """The batches in which something was acquired; both lists ascend."""
     found = []
     number = 0

@@ -30,7 +30,7 @@ _TOPIC_DIRECTORY = re.compile(r"(?P<name>.+)\.(?P<id>[0-9a-f]{12})(\.deleted)?(?
 _BODY_AT = 9
 
 
-class Survey(NamedTuple):
+class DirectorySurvey(NamedTuple):
     """What is under `topics/`, by directory names."""
 
     missing: list[str]
@@ -45,12 +45,12 @@ class Survey(NamedTuple):
     """Those of topics whose deletion is recorded."""
 
 
-def survey(names: Iterable[str], known: set[str], deleted: set[str]) -> Survey:
+def survey(names: Iterable[str], known: set[str], deleted: set[str]) -> DirectorySurvey:
     """Sorts what is there by what the metadata says; names that no topic could have are left out."""
     present = set(names)
     missing = sorted(name for name in known - present if name + SET_ASIDE_SUFFIX not in present)
     returned = sorted(name for name in known - present if name + SET_ASIDE_SUFFIX in present)
-    found = Survey(missing, returned, [], [], [])
+    found = DirectorySurvey(missing, returned, [], [], [])
     for name in sorted(present - known - {name + SET_ASIDE_SUFFIX for name in returned}):
         matched = _TOPIC_DIRECTORY.fullmatch(name)
         if matched is None:
@@ -64,7 +64,7 @@ def survey(names: Iterable[str], known: set[str], deleted: set[str]) -> Survey:
     return found
 
 
-def set_right(disk: Disk, root: Path, found: Survey) -> list[str]:
+def set_right(disk: Disk, root: Path, found: DirectorySurvey) -> list[str]:
     """Renames what is to be set aside or comes back; what could not be renamed, for people."""
     pairs = [(name, name + SET_ASIDE_SUFFIX) for name in found.unknown]
     pairs += [(name + SET_ASIDE_SUFFIX, name) for name in found.returned]

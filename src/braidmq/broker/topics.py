@@ -101,7 +101,9 @@ class Topics:
                 " a backup, the topic had been deleted since: delete it again", by_directory[name], name,
             )  # fmt: skip
         for name in found.returned:
-            log.warning("topic %s: its directory %s was set aside, it is back", by_directory[name], name)
+            log.warning(
+                "topic %s: its directory %s had been set aside and is back in use", by_directory[name], name
+            )
         for name in (*found.unknown, *(name.removesuffix(SET_ASIDE_SUFFIX) for name in found.set_aside)):
             log.warning(
                 "the metadata does not know the directory topics/%s: it is set aside as %s and kept;"
@@ -140,7 +142,7 @@ class Topics:
 
     def _check_room(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
         if name in self._by_name:
-            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         self._check_count(name, partition_count, self.partition_count + partition_count)
         self.check_overrides(overrides)
 
@@ -279,7 +281,7 @@ class Topics:
                 if self._disk.exists(topic.path) and description(self._disk, topic.path) != topic.record:
                     describe(self._disk, topic.path, topic.record)
             except OSError as error:
-                log.warning("topic %s: its description could not be written: %s", topic.name, error)
+                log.warning("topic %s: cannot write its description: %s", topic.name, error)
 
     # -- details --------------------------------------------------------------------------------
 
@@ -316,9 +318,7 @@ class Topics:
         try:
             await self._threads.run(work)
         except (OSError, Conflict) as error:
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be stored: {error}"
-            ) from error
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error
 
     def _install(self, record: TopicRecord) -> Topic:
         config = effective_config(self._config, record.name, record.overrides)

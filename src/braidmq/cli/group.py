@@ -16,7 +16,7 @@ from braidmq.cli.output import AsJson, Output, print_json, print_table
 
 if TYPE_CHECKING:
     from braidmq.client.cluster import Cluster, TopicPartition
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
@@ -26,10 +26,10 @@ Group = Annotated[str, typer.Argument(metavar="GROUP")]
 @command(app, "list", examples=("braid group list", "braid group list --output csv"))
 def list_(broker: Broker, output: Output) -> None:
     """List groups with their state."""
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
     with broker.connect() as cluster:
-        found = Groups(cluster).all()
+        found = GroupAdmin(cluster).all()
     columns = ("group", "state", "type")
     rows = [(group.group_id, group.group_state, group.group_type.lower()) for group in found]
     if output.printed([dict(zip(columns, row, strict=True)) for row in rows], columns, rows):
@@ -43,10 +43,10 @@ def list_(broker: Broker, output: Output) -> None:
 @command(app, examples=("braid group describe billing", "braid group describe billing --json"))
 def describe(broker: Broker, output: Output, name: Group) -> None:
     """Show a group's members, committed offsets and lag. CSV has the offsets."""
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
     with broker.connect() as cluster:
-        group = Groups(cluster).describe(name)
+        group = GroupAdmin(cluster).describe(name)
     columns = ("topic", "partition#", "committed#", "end#", "lag#")
     rows = [(p.topic, p.partition, p.committed, p.end, p.lag) for p in group.positions]
     positions = [{**asdict(position), "lag": position.lag} for position in group.positions]
@@ -99,7 +99,7 @@ def reset(
 
     Shows the old and new offsets, then asks.
     """
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
     ways = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
     if sum(ways) != 1:
@@ -107,7 +107,7 @@ def reset(
     if not dry_run:
         require_terminal_or(yes)
     with broker.connect() as cluster:
-        groups = Groups(cluster)
+        groups = GroupAdmin(cluster)
         now = _partitions(cluster, groups, name, topic)
         since_ms = parse_moment(to_time, cluster.clock.wall_ms()) if to_time is not None else None
         after = _targets(cluster, now, to_latest, to_offset, since_ms, shift)
@@ -125,7 +125,7 @@ def reset(
 
 
 def _partitions(
-    cluster: Cluster, groups: Groups, name: str, topics: list[str] | None
+    cluster: Cluster, groups: GroupAdmin, name: str, topics: list[str] | None
 ) -> dict[TopicPartition, int | None]:
     """Committed offsets by partition: of the named topics, or of all that have one."""
     from braidmq.client.admin import Admin
@@ -181,12 +181,12 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete groups and their committed offsets. A group must have no members."""
-    from braidmq.client.groups import Groups
+    from braidmq.client.groups import GroupAdmin
 
     confirm(yes, f"Delete {', '.join(names)} with all committed offsets?")
     with broker.connect() as cluster:
         for name in names:
-            Groups(cluster).delete(name)
+            GroupAdmin(cluster).delete(name)
     if as_json:
         print_json({"deleted": names})
     else:

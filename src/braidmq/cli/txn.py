@@ -51,13 +51,13 @@ def list_(
     ] = None,
 ) -> None:
     """List transactional ids with their state."""
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
     states = _states(state or [])
     longer_than_ms = None if longer_than is None else parse_duration_ms(longer_than)
     _check_pattern(pattern)
     with broker.connect() as cluster:
-        found = Transactions(cluster).all(states, producer_id or [], longer_than_ms, pattern)
+        found = TransactionAdmin(cluster).all(states, producer_id or [], longer_than_ms, pattern)
     columns = ("transactional id", "state", "producer id#", "coordinator#")
     rows = [(row.transactional_id, row.state, row.producer_id, row.coordinator) for row in found]
     if output.printed([asdict(row) for row in found], columns, rows):
@@ -92,10 +92,10 @@ def describe(
     broker: Broker, output: Output, transactional_id: Annotated[str, typer.Argument(metavar="ID")]
 ) -> None:
     """Show a transaction's producer, age and partitions. CSV has the partitions."""
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
     with broker.connect() as cluster:
-        found = Transactions(cluster).describe(transactional_id)
+        found = TransactionAdmin(cluster).describe(transactional_id)
     if not output.printed(asdict(found), PARTITION_COLUMNS, _partition_rows(found)):
         _show(found)
 
@@ -126,10 +126,10 @@ def hanging(
 
     Nothing would ever end them, and they block read_committed consumers of that partition.
     """
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
     with broker.connect() as cluster:
-        found = Transactions(cluster).hanging(topic)
+        found = TransactionAdmin(cluster).hanging(topic)
     rows = [_hanging_row(each) for each in found]
     if output.printed([asdict(each) for each in found], HANGING_COLUMNS, rows):
         return
@@ -186,10 +186,10 @@ def abort(
 
 
 def _abort_by_id(broker: Broker, output: Output, transactional_id: str, yes: bool) -> None:
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
     with broker.connect() as cluster:
-        transactions = Transactions(cluster)
+        transactions = TransactionAdmin(cluster)
         found = transactions.open_of(transactional_id)
         if output.is_table:
             _show(found)
@@ -200,10 +200,10 @@ def _abort_by_id(broker: Broker, output: Output, transactional_id: str, yes: boo
 
 
 def _abort_by_place(broker: Broker, output: Output, at: TopicPartition, start_offset: int, yes: bool) -> None:
-    from braidmq.client.transactions import Transactions
+    from braidmq.client.transactions import TransactionAdmin
 
     with broker.connect() as cluster:
-        transactions = Transactions(cluster)
+        transactions = TransactionAdmin(cluster)
         found = transactions.open_at(at, start_offset)
         rows = [_hanging_row(found)]
         if output.is_table:

@@ -37,12 +37,12 @@ REQUEST_BYTES = 1_048_576
 DELIVERY_TIMEOUT_S = 120.0
 SEQUENCE_MODULUS = 2**31
 
-# Of a batch that came behind one that failed: the broker waits for that one.
+# Of a batch that came after one that failed: the broker waits for that one.
 OUT_OF_TURN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER})
 
 
 @dataclass(slots=True)
-class Batch:
+class OutgoingBatch:
     """A finished batch and its place in the order of all."""
 
     at: TopicPartition
@@ -53,7 +53,7 @@ class Batch:
 @dataclass(slots=True)
 class _Request:
     version: int
-    batches: dict[TopicPartition, Batch]
+    batches: dict[TopicPartition, OutgoingBatch]
 
 
 class BatchSender:
@@ -82,10 +82,10 @@ class BatchSender:
         self._delivery_timeout_s = delivery_timeout_s
         self._sequences: dict[TopicPartition, int] = {}
         self._seen: set[TopicPartition] = set()
-        self._gathered: dict[TopicPartition, Batch] = {}
+        self._gathered: dict[TopicPartition, OutgoingBatch] = {}
         self._gathered_bytes = 0
         self._under_way: dict[int, tuple[Connection, deque[_Request]]] = {}
-        self._failed: list[Batch] = []
+        self._failed: list[OutgoingBatch] = []
         self._reason: ApiError | ClientError | None = None
         self._count = 0
 
@@ -105,7 +105,7 @@ class BatchSender:
         if at in self._gathered:
             self._dispatch()
         self._count += 1
-        self._gathered[at] = Batch(at, content, self._count)
+        self._gathered[at] = OutgoingBatch(at, content, self._count)
         self._gathered_bytes += len(content)
         if self._gathered_bytes >= REQUEST_BYTES:
             self._dispatch()
@@ -128,7 +128,7 @@ class BatchSender:
         if self._failed:
             self._settle()
 
-    def _launch(self, batches: list[Batch]) -> None:
+    def _launch(self, batches: list[OutgoingBatch]) -> None:
         """Sends batches, one per partition, to their leaders; what cannot be sent joins the failed."""
         if not all(self._cluster.knows(batch.at) for batch in batches):
             # Leaders are asked for on connections that must not have other answers to come.
@@ -136,7 +136,7 @@ class BatchSender:
             if self._failed:
                 self._failed += batches
                 return
-        groups: dict[int, tuple[Connection, dict[TopicPartition, Batch]]] = {}
+        groups: dict[int, tuple[Connection, dict[TopicPartition, OutgoingBatch]]] = {}
         for batch in batches:
             try:
                 connection = self._cluster.leader(batch.at)
@@ -159,7 +159,7 @@ class BatchSender:
             if self._acks is not Acks.NONE:
                 queue.append(_Request(version, group))
 
-    def _send(self, connection: Connection, group: dict[TopicPartition, Batch]) -> int:
+    def _send(self, connection: Connection, group: dict[TopicPartition, OutgoingBatch]) -> int:
         topics: dict[str, TopicProduceData] = {}
         for (topic, partition), batch in group.items():
             entry = topics.setdefault(topic, TopicProduceData(name=topic, partition_data=[]))
@@ -195,11 +195,11 @@ class BatchSender:
         if request.batches:
             self._fail(request.batches.values(), ClientError(f"{connection.address} left out partitions"))
 
-    def _fail(self, batches: Iterable[Batch], error: ApiError | ClientError) -> None:
+    def _fail(self, batches: Iterable[OutgoingBatch], error: ApiError | ClientError) -> None:
         batches = list(batches)
         if isinstance(error, ApiError) and not error.code.retriable:
-            behind = {failed.at for failed in self._failed}
-            if error.code not in OUT_OF_TURN or any(batch.at not in behind for batch in batches):
+            waiting = {failed.at for failed in self._failed}
+            if error.code not in OUT_OF_TURN or any(batch.at not in waiting for batch in batches):
                 raise error
         self._failed += batches
         self._reason = error
@@ -217,11 +217,11 @@ class BatchSender:
             if self._failed:
                 attempt.failed(self._reason or ClientError("not delivered"), retriable=True)
 
-    def _again(self, waiting: list[Batch]) -> None:
+    def _again(self, waiting: list[OutgoingBatch]) -> None:
         """Batches one after the other, each acknowledged before the next of its partition is sent."""
         while waiting and not self._failed:
-            first: dict[TopicPartition, Batch] = {}
-            rest: list[Batch] = []
+            first: dict[TopicPartition, OutgoingBatch] = {}
+            rest: list[OutgoingBatch] = []
             for batch in waiting:
                 if batch.at in first:
                     rest.append(batch)

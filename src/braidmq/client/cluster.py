@@ -205,7 +205,7 @@ class Cluster:
 
 
 class Attempt:
-    """One try; whoever makes it says so when it failed, otherwise the loop ends."""
+    """One try; the caller reports a failure, otherwise the loop ends."""
 
     __slots__ = ("error", "retriable")
 

@@ -46,7 +46,7 @@ class Message(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-class Batch(NamedTuple):
+class FetchedBatch(NamedTuple):
     """One stored record batch as it came, still compressed."""
 
     at: TopicPartition
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
 
 class Consumer:
-    """Reads assigned partitions. `reset` says where to go on when a position is gone; None raises."""
+    """Reads assigned partitions. `reset` says where to continue when a position is gone; None raises."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Consumer:
             self._positions[batch.at] = batch.header.next_offset
         return messages
 
-    def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> Iterator[Batch]:
+    def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> Iterator[FetchedBatch]:
         """The next batches unopened, for those who only count or copy; positions move as they are taken."""
         self._decide()
         if not self._positions:
@@ -186,7 +186,7 @@ class Consumer:
         connection.send(request, version)
         return version
 
-    def _take(self, at: TopicPartition, answer: PartitionData) -> Iterator[Batch]:
+    def _take(self, at: TopicPartition, answer: PartitionData) -> Iterator[FetchedBatch]:
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
             self.seek(*at, self._reset)
@@ -203,7 +203,7 @@ class Consumer:
             self._positions[at] = self._positions.pop(at)
             yield from self._batches(at, memoryview(answer.records))
 
-    def _batches(self, at: TopicPartition, view: memoryview) -> Iterator[Batch]:
+    def _batches(self, at: TopicPartition, view: memoryview) -> Iterator[FetchedBatch]:
         start, end = 0, len(view)
         while end - start >= HEADER_BYTES:
             header = parse_header(view, start)
@@ -214,7 +214,7 @@ class Consumer:
                 raise ClientError(f"{at}: damaged batch at offset {header.base_offset}: {trouble}")
             if header.next_offset > self._positions[at]:
                 if not header.is_control:
-                    yield Batch(at, header, view[start : start + header.size])
+                    yield FetchedBatch(at, header, view[start : start + header.size])
                 self._positions[at] = header.next_offset
             start += header.size
 

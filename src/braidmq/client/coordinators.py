@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 
 
-class Kind(IntEnum):
+class CoordinatorKind(IntEnum):
     """What is coordinated, as FindCoordinator numbers it."""
 
     GROUP = 0
@@ -34,16 +34,16 @@ class Coordinators:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._nodes: dict[tuple[Kind, str], int] = {}
+        self._nodes: dict[tuple[CoordinatorKind, str], int] = {}
 
-    def connection(self, kind: Kind, key: str) -> Connection:
+    def connection(self, kind: CoordinatorKind, key: str) -> Connection:
         """A connection to the coordinator of a group or a transactional id."""
         node_id = self._nodes.get((kind, key))
         if node_id is None:
             node_id = self._nodes[kind, key] = self._find(kind, key)
         return self._cluster.connection(node_id)
 
-    def ask(self, kind: Kind, key: str, question: Callable[[Connection], T]) -> T:
+    def ask(self, kind: CoordinatorKind, key: str, question: Callable[[Connection], T]) -> T:
         """What the coordinator answers; asked again while that may help, within the cluster's `timeout_s`.
 
         `question` raises ApiError for what the answer reports.
@@ -60,7 +60,7 @@ class Coordinators:
                 attempt.failed(error, retriable=error.code.retriable)
         raise AssertionError("attempts end by raising")
 
-    def _find(self, kind: Kind, key: str) -> int:
+    def _find(self, kind: CoordinatorKind, key: str) -> int:
         # Up to version 3 the key is in one field, from 4 on in the other; so is the answer.
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
         answer = self._cluster.call(request, FindCoordinatorResponse)

@@ -1,4 +1,4 @@
-"""Looking after consumer groups: who is in them, how far they are behind, and where they go on.
+"""Looking after consumer groups: their members, their lag, and where they continue.
 
 Each group has a coordinator, the one broker that answers for it. Which groups there are is therefore asked of
 every broker, and everything about one of them of its coordinator, again where that has just moved.
@@ -15,7 +15,7 @@ from braidmq.client import share_groups
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.consumer import Start
-from braidmq.client.coordinators import Coordinators, Kind
+from braidmq.client.coordinators import CoordinatorKind, Coordinators
 from braidmq.client.errors import TimedOut, Unreachable
 from braidmq.client.offsets import list_offsets
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -97,10 +97,10 @@ class GroupDescription:
         return sum(position.lag or 0 for position in self.positions)
 
 
-class Groups:
+class GroupAdmin:
     """Administration of consumer groups.
 
-    Where a method takes `kind`, it is the type that `all` has told; without it the brokers are asked.
+    Where a method takes `kind`, it is the type that `all` gave; without it the brokers are asked.
     """
 
     def __init__(self, cluster: Cluster | str) -> None:
@@ -174,7 +174,7 @@ class Groups:
         ]
 
     def committed(self, group_id: str, kind: str | None = None) -> dict[TopicPartition, int]:
-        """Where the group goes on, for the partitions it has read."""
+        """Where the group continues, for the partitions it has read."""
         if self._is_shared(group_id, kind):
             starts = self._ask(group_id, lambda connection: share_groups.starts(connection, group_id))
             return {at: start.offset for at, start in starts.items()}
@@ -208,7 +208,7 @@ class Groups:
         return self._ask(group_id, ask)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Sets where a group without members goes on."""
+        """Sets where a group without members continues."""
         if self._is_shared(group_id):
             self._ask(group_id, lambda connection: share_groups.move(connection, group_id, offsets))
             return
@@ -251,7 +251,7 @@ class Groups:
                     return error
                 raise
 
-        answer = self._coordinators.ask(Kind.GROUP, group_id, ask)
+        answer = self._coordinators.ask(CoordinatorKind.GROUP, group_id, ask)
         if isinstance(answer, ApiError):
             raise answer
         return answer

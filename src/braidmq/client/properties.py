@@ -1,7 +1,7 @@
 r"""Java's `.properties` files, in which Kafka's tools take their settings (`--command-config`).
 
 A line is a name and a value, parted by `=`, `:` or white space; `#` and `!` begin a comment; a backslash at
-the end of a line goes on with the next, elsewhere it takes the special meaning from what follows, or gives
+the end of a line continues on the next, elsewhere it takes the special meaning from what follows, or gives
 one to it (`\t`, `\n`, `\u00e9`).
 """
 

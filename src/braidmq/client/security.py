@@ -24,7 +24,7 @@ class SecurityError(ValueError):
     """Settings that do not fit together or point nowhere; the message says which and what would be right."""
 
 
-class Protocol(Enum):
+class SecurityProtocol(Enum):
     """What runs on the connection below Kafka's own frames."""
 
     PLAINTEXT = "PLAINTEXT"
@@ -34,11 +34,11 @@ class Protocol(Enum):
 
     @property
     def encrypted(self) -> bool:
-        return self in (Protocol.SSL, Protocol.SASL_SSL)
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def authenticated(self) -> bool:
-        return self in (Protocol.SASL_PLAINTEXT, Protocol.SASL_SSL)
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class Mechanism(Enum):
@@ -75,7 +75,7 @@ class Certificates:
 class Security:
     """All of it; without settings a plain connection."""
 
-    protocol: Protocol = Protocol.PLAINTEXT
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     credentials: Credentials | None = None
     certificates: Certificates = field(default_factory=Certificates)
 
@@ -83,10 +83,10 @@ class Security:
 def parse_security(settings: Mapping[str, str]) -> Security:
     """The security that settings of Kafka's client describe; others are ignored."""
     text = settings.get("security.protocol", "PLAINTEXT").strip().upper()
-    if text not in Protocol.__members__:
-        known = ", ".join(Protocol.__members__)
+    if text not in SecurityProtocol.__members__:
+        known = ", ".join(SecurityProtocol.__members__)
         raise SecurityError(f"security.protocol is {text!r}; it must be one of {known}")
-    protocol = Protocol[text]
+    protocol = SecurityProtocol[text]
     return Security(
         protocol,
         _credentials(settings) if protocol.authenticated else None,

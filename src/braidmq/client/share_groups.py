@@ -25,7 +25,7 @@ from braidmq.wire.messages.share_groups import (
 )
 
 
-class Start(NamedTuple):
+class ShareGroupStart(NamedTuple):
     """Where a share group is in a partition: everything before is settled, and some of what follows."""
 
     offset: int
@@ -39,14 +39,14 @@ def members(connection: Connection, group_id: str) -> list[DescribedShareGroupMe
     return group.members
 
 
-def starts(connection: Connection, group_id: str) -> dict[TopicPartition, Start]:
+def starts(connection: Connection, group_id: str) -> dict[TopicPartition, ShareGroupStart]:
     """Every partition that the group has read."""
     wanted = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)
     request = DescribeShareGroupOffsetsRequest(groups=[wanted])
     group = connection.call(request, DescribeShareGroupOffsetsResponse).groups[0]
     _raise_for(group.error_code, group.error_message)
     return {
-        TopicPartition(topic.topic_name, part.partition_index): Start(part.start_offset, part.lag)
+        TopicPartition(topic.topic_name, part.partition_index): ShareGroupStart(part.start_offset, part.lag)
         for topic in group.topics
         for part in topic.partitions
         if part.start_offset >= 0
@@ -54,7 +54,7 @@ def starts(connection: Connection, group_id: str) -> dict[TopicPartition, Start]
 
 
 def move(connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Lets a group without members go on elsewhere."""
+    """Moves a group without members to other offsets."""
     topics: dict[str, AlterShareGroupOffsetsRequestTopic] = {}
     for at, offset in offsets.items():
         topic = topics.setdefault(

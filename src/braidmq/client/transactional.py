@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
-from braidmq.client.coordinators import Coordinators, Kind
+from braidmq.client.coordinators import CoordinatorKind, Coordinators
 from braidmq.client.errors import ClientError
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
@@ -52,7 +52,7 @@ from braidmq.wire.messages.versions import ApiVersionsRequest, ApiVersionsRespon
 FEATURE = "transaction.version"
 PROTOCOL_2 = 2
 FEATURES_SINCE = 3
-"""The version of ApiVersions from which on features are told."""
+"""The first version of ApiVersions that lists features."""
 # From here on a request is one of protocol 2.
 OFFSETS_VERSION_2 = 5
 END_VERSION_2 = 5
@@ -119,7 +119,7 @@ class TransactionalClient:
             _raise_for(answer.error_code, f"transactional id {transactional_id}")
             return Identity(transactional_id, answer.producer_id, answer.producer_epoch)
 
-        return self._coordinators.ask(Kind.TRANSACTION, transactional_id, ask)
+        return self._coordinators.ask(CoordinatorKind.TRANSACTION, transactional_id, ask)
 
     def add_partitions(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
         """Announces partitions before their first batch; in protocol 2 that batch does it."""
@@ -143,7 +143,7 @@ class TransactionalClient:
                 for part in topic.results_by_partition:
                     _raise_for(part.partition_error_code, f"{topic.name}-{part.partition_index}")
 
-        self._coordinators.ask(Kind.TRANSACTION, identity.transactional_id, ask)
+        self._coordinators.ask(CoordinatorKind.TRANSACTION, identity.transactional_id, ask)
 
     def commit_offsets(
         self, identity: Identity, group_id: str, offsets: Mapping[TopicPartition, Offset]
@@ -172,7 +172,7 @@ class TransactionalClient:
                 for part in topic.partitions:
                     _raise_for(part.error_code, f"group {group_id}, {topic.name}-{part.partition_index}")
 
-        self._coordinators.ask(Kind.GROUP, group_id, ask)
+        self._coordinators.ask(CoordinatorKind.GROUP, group_id, ask)
 
     def _add_group(self, identity: Identity, group_id: str) -> None:
         request = AddOffsetsToTxnRequest(
@@ -186,7 +186,7 @@ class TransactionalClient:
             answer = connection.call(request, AddOffsetsToTxnResponse)
             _raise_for(answer.error_code, f"transactional id {identity.transactional_id}")
 
-        self._coordinators.ask(Kind.TRANSACTION, identity.transactional_id, ask)
+        self._coordinators.ask(CoordinatorKind.TRANSACTION, identity.transactional_id, ask)
 
     def end(self, identity: Identity, *, commit: bool) -> Identity:
         """Commits or aborts; the same call again gives the same answer. The identity of the next one.
@@ -199,7 +199,7 @@ class TransactionalClient:
             version = self._send_end(connection, identity, commit)
             return _ended(identity, connection.receive(EndTxnResponse, version))
 
-        return self._coordinators.ask(Kind.TRANSACTION, identity.transactional_id, ask)
+        return self._coordinators.ask(CoordinatorKind.TRANSACTION, identity.transactional_id, ask)
 
     def end_all(self, identities: Iterable[Identity], *, commit: bool) -> dict[Identity, ApiError]:
         """Ends many, without waiting for one before the next is asked for; those that were fenced, and how.
@@ -228,7 +228,9 @@ class TransactionalClient:
         sent: list[tuple[Identity, Connection, int]] = []
         for identity in identities:
             try:
-                connection = self._coordinators.connection(Kind.TRANSACTION, identity.transactional_id)
+                connection = self._coordinators.connection(
+                    CoordinatorKind.TRANSACTION, identity.transactional_id
+                )
                 sent.append((identity, connection, self._send_end(connection, identity, commit)))
             except (ApiError, ClientError):
                 again.append(identity)
@@ -264,10 +266,12 @@ class TransactionalClient:
         by_broker: dict[int, tuple[Connection, list[str]]] = {}
         found: dict[str, DescribedTransactionState] = {}
         for each in transactional_ids:
-            connection = self._coordinators.ask(Kind.TRANSACTION, each, lambda connection: connection)
+            connection = self._coordinators.ask(
+                CoordinatorKind.TRANSACTION, each, lambda connection: connection
+            )
             by_broker.setdefault(id(connection), (connection, []))[1].append(each)
         for _, ids in by_broker.values():
-            found |= self._coordinators.ask(Kind.TRANSACTION, ids[0], partial(_described, ids))
+            found |= self._coordinators.ask(CoordinatorKind.TRANSACTION, ids[0], partial(_described, ids))
         return found
 
     def stable_offsets(self, group_id: str) -> dict[TopicPartition, Offset] | None:
@@ -290,7 +294,7 @@ class TransactionalClient:
                     return None
                 raise
 
-        return self._coordinators.ask(Kind.GROUP, group_id, ask)
+        return self._coordinators.ask(CoordinatorKind.GROUP, group_id, ask)
 
 
 def _described(ids: list[str], connection: Connection) -> dict[str, DescribedTransactionState]:

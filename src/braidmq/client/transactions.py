@@ -1,7 +1,7 @@
 """Looking after transactions: which are open and since when, what they hold up, and how to end one by force.
 
 A transaction is ended in one of two ways. Where its coordinator knows it, another producer takes its
-transactional id over (InitProducerId): that fences whoever holds it, and the coordinator aborts what it left
+transactional id over (InitProducerId): that fences its holder, and the coordinator aborts what it left
 open. Where only a partition knows of it (it hangs: its coordinator has forgotten it or has ended it already,
 and its marker never came), the marker itself is written, into that one partition.
 """
@@ -104,7 +104,7 @@ class OpenProducer:
     last_timestamp_ms: int
 
 
-class Transactions:
+class TransactionAdmin:
     """Administration of transactions."""
 
     def __init__(self, cluster: Cluster | str) -> None:
@@ -154,9 +154,11 @@ class Transactions:
     def describe(self, transactional_id: str) -> TransactionDescription:
         """State, producer and partitions; ApiError TRANSACTIONAL_ID_NOT_FOUND where there is no such id."""
         row, coordinator = self._described(transactional_id)
-        places = [TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions]
+        partitions = [
+            TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions
+        ]
         # Topics may be deleted while they take part.
-        existing = self._existing(places)
+        existing = self._existing(partitions)
         starts = {
             TopicPartition(producer.topic, producer.partition): producer.start_offset
             for producer in self.open_producers(existing)
@@ -173,7 +175,7 @@ class Transactions:
             row.transaction_timeout_ms,
             max(self._cluster.clock.wall_ms() - row.transaction_start_time_ms, 0) if is_open else None,
             coordinator,
-            tuple(TransactionPartition(at.topic, at.partition, starts.get(at)) for at in sorted(places)),
+            tuple(TransactionPartition(at.topic, at.partition, starts.get(at)) for at in sorted(partitions)),
         )
 
     def _described(self, transactional_id: str) -> tuple[DescribedTransactionState, int]:
@@ -198,8 +200,8 @@ class Transactions:
 
         def ask() -> list[OpenProducer]:
             found: list[OpenProducer] = []
-            for connection, places in self._cluster.by_leader(self._existing(wanted)):
-                found += _open_producers(connection, places)
+            for connection, led in self._cluster.by_leader(self._existing(wanted)):
+                found += _open_producers(connection, led)
             return found
 
         if missing := wanted - self._existing(wanted):
@@ -208,7 +210,7 @@ class Transactions:
         return sorted(found, key=lambda each: (each.topic, each.partition, each.start_offset))
 
     def _existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those that there are; their leaders are asked for anew, and no topic is made by asking."""
+        """Those that exist; their leaders are looked up again, and asking creates no topic."""
         wanted = set(partitions)
         if not wanted:
             return wanted
@@ -225,8 +227,8 @@ class Transactions:
         A coordinator forgets what takes part only when every marker is written; so what is unknown to it, and
         open both before and after it was asked, was never going to be ended.
         """
-        places = self._partitions(topics)
-        before = self.open_producers(places)
+        partitions = self._partitions(topics)
+        before = self.open_producers(partitions)
         if not before:
             return []
         known = set()
@@ -238,7 +240,7 @@ class Transactions:
                 for index in topic.partitions
             }
         unknown = [each for each in before if (each.producer_id, each.topic, each.partition) not in known]
-        starts = {(each.topic, each.partition, each.start_offset) for each in self.open_producers(places)}
+        starts = {(each.topic, each.partition, each.start_offset) for each in self.open_producers(partitions)}
         return [each for each in unknown if (each.topic, each.partition, each.start_offset) in starts]
 
     def _partitions(self, topics: Iterable[str] | None) -> list[TopicPartition]:
@@ -361,9 +363,9 @@ def _check_filters(connection: Connection, request: ListTransactionsRequest) -> 
             )
 
 
-def _open_producers(connection: Connection, places: Iterable[TopicPartition]) -> list[OpenProducer]:
+def _open_producers(connection: Connection, partitions: Iterable[TopicPartition]) -> list[OpenProducer]:
     topics: dict[str, TopicRequest] = {}
-    for at in places:
+    for at in partitions:
         row = topics.setdefault(at.topic, TopicRequest(name=at.topic, partition_indexes=[]))
         row.partition_indexes.append(at.partition)
     answer = connection.call(

@@ -6,8 +6,9 @@ because skipping it would bring deleted topics back or lose live ones (`cluster/
 which). When the file has grown to several times its live content, it is rewritten beside itself and swapped
 in by rename. A rewrite only saves space, so one that fails fails no commit.
 
-Every value carries the revision of the commit that wrote it, and a commit may demand revisions, so that the
-same interface can stand on etcd where there are several machines. Revisions survive rewriting and reopening.
+Every value carries the revision of the commit that wrote it, and a commit may demand revisions, so that
+the same interface can be served by etcd where there are several machines. Revisions survive rewriting and
+reopening.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class Store:
         if self._failed is not None:
             raise OSError(
                 self._failed.errno,
-                f"{self._path.name} takes no more changes since an error of the disk ({self._failed});"
-                " look at the disk, then restart the broker",
+                f"{self._path.name} takes no more changes since a disk error ({self._failed});"
+                " check the disk, then restart the broker",
             )
         before = self._file.size()
         try:
@@ -180,7 +181,7 @@ class Store:
             if file is not None:
                 file.close()
             self._rewrite_above_bytes = self._file.size() + REWRITE_BYTES_MIN
-            log.warning("%s could not be rewritten, it stays as it is: %s", self._path.name, error)
+            log.warning("cannot rewrite %s, it stays as it is: %s", self._path.name, error)
             return
         self._file.close()
         self._file = file
@@ -190,7 +191,7 @@ class Store:
         except OSError as error:
             # A crash could bring back the old file, without what is committed from here on.
             self._failed = error
-            log.error("%s: its rewrite could not be made durable: %s", self._path.name, error)
+            log.error("%s: cannot make its rewrite durable: %s", self._path.name, error)
 
 
 def cut_journal(disk: Disk, path: Path, end: int) -> None:

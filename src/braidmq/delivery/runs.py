@@ -44,7 +44,7 @@ class Runs(Generic[Value]):
 
     def append(self, last: int, value: Value) -> None:
         """Extends the window up to `last` with `value`."""
-        assert last >= self.end, "a window is extended behind its end"
+        assert last >= self.end, "a window is extended at its end"
         if not self._values or self._values[-1] != value:
             self._firsts.append(self.end)
             self._values.append(value)

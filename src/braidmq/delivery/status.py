@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 
-class State(IntEnum):
+class DeliveryState(IntEnum):
     """What a message is to a group."""
 
     AVAILABLE = 0
@@ -25,7 +25,7 @@ class State(IntEnum):
     """Never handed out again, although nobody acked it."""
 
 
-SETTLED = frozenset({State.ACKED, State.ARCHIVED})
+SETTLED = frozenset({DeliveryState.ACKED, DeliveryState.ARCHIVED})
 
 
 class Verdict(IntEnum):
@@ -47,10 +47,10 @@ class Reason(IntEnum):
     """It came back from its last allowed delivery."""
 
 
-class Status(NamedTuple):
+class DeliveryStatus(NamedTuple):
     """State of a run of offsets; equal neighbours are one run."""
 
-    state: State
+    state: DeliveryState
     deliveries: int = 0
     """How often it was handed out. Settled runs keep it only as 0, never delivered, or 1: so they merge."""
     consumer: str | None = None
@@ -76,7 +76,7 @@ class Archived(NamedTuple):
     reason: Reason
 
 
-class Reading(NamedTuple):
+class LogRange(NamedTuple):
     """What the log holds in [first, last]: batches of messages, and nothing between them.
 
     Offsets outside of `batches` (removed by compaction, transaction markers, aborted records) are gaps.

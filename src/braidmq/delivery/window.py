@@ -10,7 +10,7 @@ messages at its head are settled.
 
 How it is used: ask `fetch_offset` where to read, read the log there, `acquire` with what was found, send it;
 later `acknowledge`. Call `tick` at `next_deadline_ms`. `take_archived` gives what goes to the dead-letter
-stage, `take_delta` what must be stored so that a restart goes on here. Store dead letters before the delta,
+stage, `take_delta` what must be stored so that a restart continues here. Store dead letters before the delta,
 and the delta before an acknowledgement is confirmed.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from braidmq.delivery import stored
+from braidmq.delivery import window_codec
 from braidmq.delivery.runs import Runs
 from braidmq.delivery.status import (
     SETTLED,
@@ -26,23 +26,23 @@ from braidmq.delivery.status import (
     Acquired,
     Archived,
     DeliveryLimits,
+    DeliveryState,
+    DeliveryStatus,
+    LogRange,
     NotHeld,
-    Reading,
     Reason,
-    State,
-    Status,
     Verdict,
 )
-from braidmq.delivery.stored import StoredRun
+from braidmq.delivery.window_codec import StoredRun
 
 NEVER_MS = 2**63 - 1
 NOWHERE = -2
 RUNS_PER_MESSAGE = 4
 """Two suffice while settled neighbours are equal. Past this, why a message was settled is forgotten."""
 
-_ACKED = Status(State.ACKED)
-_GAP = Status(State.ARCHIVED)
-_ARCHIVED = Status(State.ARCHIVED, 1)
+_ACKED = DeliveryStatus(DeliveryState.ACKED)
+_GAP = DeliveryStatus(DeliveryState.ARCHIVED)
+_ARCHIVED = DeliveryStatus(DeliveryState.ARCHIVED, 1)
 
 
 class DeliveryWindow:
@@ -53,7 +53,7 @@ class DeliveryWindow:
     def __init__(self, start_offset: int, limits: DeliveryLimits) -> None:
         self.limits = limits
         """May be replaced at any time."""
-        self._runs: Runs[Status] = Runs(start_offset)
+        self._runs: Runs[DeliveryStatus] = Runs(start_offset)
         self._unsettled = 0
         self._available_from = start_offset
         self._deadline_ms = NEVER_MS
@@ -80,7 +80,7 @@ class DeliveryWindow:
         """What the window costs; at most `RUNS_PER_MESSAGE` for each message that may be in flight."""
         return len(self._runs)
 
-    def runs(self) -> Iterator[tuple[int, int, Status]]:
+    def runs(self) -> Iterator[tuple[int, int, DeliveryStatus]]:
         """First offset, last offset and status of each run, for people and tests."""
         return iter(self._runs)
 
@@ -95,7 +95,7 @@ class DeliveryWindow:
         return offset
 
     def acquire(
-        self, consumer: str, now_ms: int, records_max: int, reading: Reading, lock_ms: int | None = None
+        self, consumer: str, now_ms: int, records_max: int, reading: LogRange, lock_ms: int | None = None
     ) -> list[Acquired]:
         """Hands out up to `records_max` available messages of `reading`, lowest offsets first."""
         self.tick(now_ms)
@@ -109,7 +109,7 @@ class DeliveryWindow:
         self._settle_head()
         return joined(acquired)
 
-    def _archive_gaps(self, reading: Reading) -> None:
+    def _archive_gaps(self, reading: LogRange) -> None:
         """Messages that came back but are no longer in the log (compacted meanwhile) are settled."""
         gap_first = max(reading.first, self.start_offset)
         if gap_first >= self.end_offset:
@@ -120,33 +120,35 @@ class DeliveryWindow:
         self._lose(gap_first, reading.last)
 
     def _lose(self, first: int, last: int) -> None:
-        found = [run for run in self._runs.between(first, last) if run[2].state is State.AVAILABLE]
+        found = [run for run in self._runs.between(first, last) if run[2].state is DeliveryState.AVAILABLE]
         for run_first, run_last, _ in found:
             self._set(run_first, run_last, _GAP)
 
     def _acquire_again(
-        self, consumer: str, deadline_ms: int, records_max: int, reading: Reading
+        self, consumer: str, deadline_ms: int, records_max: int, reading: LogRange
     ) -> list[Acquired]:
         acquired = []
         first = max(reading.first, self._first_available())
         for run_first, run_last, status in self._runs.between(first, reading.last):
             if records_max <= 0:
                 break
-            if status.state is State.AVAILABLE:
+            if status.state is DeliveryState.AVAILABLE:
                 run_last = min(run_last, run_first + records_max - 1)
                 acquired.append(Acquired(run_first, run_last, status.deliveries + 1))
                 records_max -= run_last - run_first + 1
         for run_first, run_last, deliveries in acquired:
-            self._set(run_first, run_last, Status(State.ACQUIRED, deliveries, consumer, deadline_ms))
+            self._set(
+                run_first, run_last, DeliveryStatus(DeliveryState.ACQUIRED, deliveries, consumer, deadline_ms)
+            )
         return acquired
 
     def _acquire_new(
-        self, consumer: str, deadline_ms: int, records_max: int, reading: Reading
+        self, consumer: str, deadline_ms: int, records_max: int, reading: LogRange
     ) -> list[Acquired]:
         acquired: list[Acquired] = []
         if reading.first > self.end_offset:
             return acquired
-        held = Status(State.ACQUIRED, 1, consumer, deadline_ms)
+        held = DeliveryStatus(DeliveryState.ACQUIRED, 1, consumer, deadline_ms)
         left = min(records_max, self.limits.in_flight_max - self.in_flight)
         for base, last in _stretches(reading, self.end_offset):
             if left <= 0:
@@ -166,7 +168,7 @@ class DeliveryWindow:
         if last >= self.end_offset:
             self._append(last, _GAP)
 
-    def _append(self, last: int, status: Status) -> None:
+    def _append(self, last: int, status: DeliveryStatus) -> None:
         self._note(self.end_offset, last)
         self._runs.append(last, status)
         self._bound_runs()
@@ -182,7 +184,7 @@ class DeliveryWindow:
     ) -> None:
         """Takes a consumer's verdicts: all of them, or none and NotHeld.
 
-        Offsets before the window are passed over: they were settled before, whoever says so again. `lock_ms`
+        Offsets before the window are passed over: they were settled before. `lock_ms`
         is for renewals.
         """
         self.tick(now_ms)
@@ -218,7 +220,7 @@ class DeliveryWindow:
             if last >= self.end_offset:
                 raise NotHeld(last, consumer, "it was not handed out yet")
             for run_first, _, status in self._runs.between(first, last):
-                if status.state is not State.ACQUIRED:
+                if status.state is not DeliveryState.ACQUIRED:
                     raise NotHeld(run_first, consumer, f"it is {status.state.name.lower()}")
                 if status.consumer != consumer:
                     raise NotHeld(run_first, consumer, "another consumer holds it")
@@ -245,7 +247,11 @@ class DeliveryWindow:
         The deliveries count: a message that kills its consumers must come to an end.
         """
         self.tick(now_ms)
-        held = [run for run in self._runs if run[2].state is State.ACQUIRED and run[2].consumer == consumer]
+        held = [
+            run
+            for run in self._runs
+            if run[2].state is DeliveryState.ACQUIRED and run[2].consumer == consumer
+        ]
         for first, last, _ in held:
             self._release(first, last)
         self._settle_head()
@@ -257,7 +263,7 @@ class DeliveryWindow:
                 self._archived.append(Archived(run_first, run_last, status.deliveries, Reason.EXHAUSTED))
                 self._set(run_first, run_last, _ARCHIVED)
             else:
-                self._set(run_first, run_last, Status(State.AVAILABLE, status.deliveries))
+                self._set(run_first, run_last, DeliveryStatus(DeliveryState.AVAILABLE, status.deliveries))
                 self._available_from = min(self._available_from, run_first)
 
     def take_archived(self) -> list[Archived]:
@@ -276,7 +282,7 @@ class DeliveryWindow:
         """Takes back what was held for too long."""
         if now_ms < self._deadline_ms:
             return
-        held = [run for run in self._runs if run[2].state is State.ACQUIRED]
+        held = [run for run in self._runs if run[2].state is DeliveryState.ACQUIRED]
         for first, last, status in held:
             if status.deadline_ms <= now_ms:
                 self._release(first, last)
@@ -297,9 +303,9 @@ class DeliveryWindow:
         self._settle_head()
 
     def _first_available(self) -> int:
-        """The lowest available offset, or the end; remembered, so that the search goes on from there."""
+        """The lowest available offset, or the end; remembered, so that the search continues from there."""
         for first, _, status in self._runs.between(self._available_from, self.end_offset - 1):
-            if status.state is State.AVAILABLE:
+            if status.state is DeliveryState.AVAILABLE:
                 self._available_from = first
                 return first
         self._available_from = self.end_offset
@@ -314,7 +320,7 @@ class DeliveryWindow:
             start = last + 1
         self._runs.drop_before(start)
 
-    def _set(self, first: int, last: int, status: Status) -> None:
+    def _set(self, first: int, last: int, status: DeliveryStatus) -> None:
         """Gives messages that are not settled another status."""
         if status.state in SETTLED:
             self._unsettled -= last - first + 1
@@ -333,7 +339,7 @@ class DeliveryWindow:
     def snapshot(self) -> bytes:
         """All of the state, compact; what was noted for a delta is in it."""
         self._changes.clear()
-        return stored.encode(self.start_offset, self._stored(self.start_offset, self.end_offset - 1))
+        return window_codec.encode(self.start_offset, self._stored(self.start_offset, self.end_offset - 1))
 
     def take_delta(self) -> bytes | None:
         """What changed since the last snapshot or delta; None if nothing did."""
@@ -341,7 +347,7 @@ class DeliveryWindow:
             return None
         self._join_changes()
         changes, self._changes = self._changes, []
-        return stored.encode(
+        return window_codec.encode(
             self.start_offset, [run for first, last in changes for run in self._stored(first, last)]
         )
 
@@ -349,7 +355,10 @@ class DeliveryWindow:
         """Runs as a restart shall find them: nobody holds anything, but deliveries count."""
         return [
             StoredRun(
-                first, last, State.AVAILABLE if held.state is State.ACQUIRED else held.state, held.deliveries
+                first,
+                last,
+                DeliveryState.AVAILABLE if held.state is DeliveryState.ACQUIRED else held.state,
+                held.deliveries,
             )
             for first, last, held in self._runs.between(first, last)
         ]
@@ -380,18 +389,20 @@ class DeliveryWindow:
         A message whose last allowed delivery was cut off by the crash is not delivered once more: it is
         held by nobody until `now_ms`, so that the next call archives and reports it.
         """
-        start_offset, runs = stored.decode(snapshot)
+        start_offset, runs = window_codec.decode(snapshot)
         window = cls(start_offset, limits)
         window._take(runs)
         for delta in deltas:
-            start_offset, runs = stored.decode(delta)
+            start_offset, runs = window_codec.decode(delta)
             window._runs.drop_before(start_offset)
             window._take(runs)
         window._unsettled = _count_unsettled(window._runs)
         window._available_from = window.start_offset
         for first, last, status in list(window._runs):
-            if status.state is State.AVAILABLE and status.deliveries >= limits.deliveries_max:
-                window._set(first, last, Status(State.ACQUIRED, status.deliveries, None, now_ms))
+            if status.state is DeliveryState.AVAILABLE and status.deliveries >= limits.deliveries_max:
+                window._set(
+                    first, last, DeliveryStatus(DeliveryState.ACQUIRED, status.deliveries, None, now_ms)
+                )
                 window._deadline_ms = now_ms
         window._changes.clear()
         window._settle_head()
@@ -399,17 +410,17 @@ class DeliveryWindow:
 
     def _take(self, stored_runs: Iterable[StoredRun]) -> None:
         for first, last, state, deliveries in stored_runs:
-            status = Status(state, deliveries)
+            status = DeliveryStatus(state, deliveries)
             first = max(first, self.start_offset)
             if first > self.end_offset:
-                raise stored.BadState(f"offsets {self.end_offset} to {first - 1} are missing")
+                raise window_codec.BadState(f"offsets {self.end_offset} to {first - 1} are missing")
             if first <= (known_last := min(last, self.end_offset - 1)):
                 self._runs.rewrite(first, known_last, _always(status))
             if last >= self.end_offset:
                 self._runs.append(last, status)
 
 
-def _stretches(reading: Reading, first: int) -> list[tuple[int, int]]:
+def _stretches(reading: LogRange, first: int) -> list[tuple[int, int]]:
     """Where messages are in [first, reading.last]: batches that follow each other are one stretch."""
     stretches: list[tuple[int, int]] = []
     begun = reached = NOWHERE
@@ -425,15 +436,15 @@ def _stretches(reading: Reading, first: int) -> list[tuple[int, int]]:
     return stretches
 
 
-def _count_unsettled(runs: Iterable[tuple[int, int, Status]]) -> int:
+def _count_unsettled(runs: Iterable[tuple[int, int, DeliveryStatus]]) -> int:
     return sum(last - first + 1 for first, last, status in runs if status.state not in SETTLED)
 
 
-def _settled_as_acked(status: Status) -> Status:
+def _settled_as_acked(status: DeliveryStatus) -> DeliveryStatus:
     return _ACKED if status.state in SETTLED else status
 
 
-def _always(status: Status) -> Callable[[Status], Status]:
+def _always(status: DeliveryStatus) -> Callable[[DeliveryStatus], DeliveryStatus]:
     return lambda _: status
 
 

@@ -2,8 +2,8 @@
 
 Members bring names, subscriptions and whatever their assignor wants to tell its peers, and all of it is kept
 for as long as they are there; so are the offsets that groups commit. A single member may bring so much, and
-all together so much; past that newcomers are refused, while those who are members go on, and go on
-committing where they have committed before.
+all together so much; past that newcomers are refused; members stay, and may commit where they have
+committed before.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from braidmq.group.budget import Budget
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Protocol, Sync
-from braidmq.group.offsets import Committed, OffsetTable, Place, weight_of
+from braidmq.group.events import Join, MemberProtocol, Sync
+from braidmq.group.offsets import Commit, OffsetTable, weight_of
 from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -24,7 +24,7 @@ MEMBERS_PAUSE_MS, OFFSETS_PAUSE_MS = 1_000, 30_000
 """Between two weighings, which may take a tenth of a second and a second."""
 
 
-class Admission:
+class GroupAdmission:
     """Checks requests by which clients make groups remember something."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Admission:
         """Raises ApiError if there can be no group of that name."""
         if _too_long(group_id, self._settings.group_name_max_bytes):
             most = self._settings.group_name_max_bytes
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, f"a group id may have {most} bytes at most")
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {most} bytes")
 
     def check_join(self, group_id: str, request: Join, now_ms: int) -> None:
         """Raises ApiError if a JoinGroup brings too much."""
@@ -81,13 +81,11 @@ class Admission:
         self._check_size(weight_bytes)
         self._members.admit(weight_bytes, now_ms)
 
-    def check_offsets(
-        self, table: OffsetTable | None, entries: Iterable[tuple[Place, Committed]], now_ms: int
-    ) -> None:
+    def check_offsets(self, table: OffsetTable | None, entries: Iterable[Commit], now_ms: int) -> None:
         """Raises ApiError if a commit brings too much that is not there yet."""
         added_bytes = 0
-        for place, committed in entries:
-            known = None if table is None else table.find(*place)
+        for at, committed in entries:
+            known = None if table is None else table.find(*at)
             if known is None:
                 added_bytes += weight_of(committed)
             elif committed.metadata:
@@ -98,17 +96,18 @@ class Admission:
     def _check_names(self, *names: str | None) -> None:
         most = self._settings.group_name_max_bytes
         if any(name is not None and _too_long(name, most) for name in names):
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"an id may have {most} bytes at most")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"an id is longer than {most} bytes")
 
     def _check_size(self, size_bytes: int) -> None:
         most = self._settings.group_member_max_bytes
         if size_bytes > most:
             raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"{size_bytes} bytes for one member, who may have {most}"
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the member takes {size_bytes} bytes, more than the {most} it may have",
             )
 
 
-def weight_of_protocols(protocols: tuple[Protocol, ...]) -> int:
+def weight_of_protocols(protocols: tuple[MemberProtocol, ...]) -> int:
     """What a member of the classic protocol weighs."""
     return MEMBER_BYTES + sum(len(one.name) + len(one.metadata) for one in protocols)
 

@@ -38,8 +38,8 @@ def assign_range(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) -
     for topic_id, count in sorted(topics.items()):
         sharing = [member_id for member_id in order if topic_id in readers[member_id].topics]
         start = 0
-        for place, member_id in enumerate(sharing):
-            share = count // len(sharing) + (place < count % len(sharing))
+        for index, member_id in enumerate(sharing):
+            share = count // len(sharing) + (index < count % len(sharing))
             plan[member_id] += [(topic_id, partition) for partition in range(start, start + share)]
             start += share
     return {member_id: frozenset(partitions) for member_id, partitions in plan.items()}
@@ -67,8 +67,8 @@ def assign_shared(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) 
     for subscription, members in alike.items():
         wanted = sorted(topic for topic in subscription if topic in topics)
         partitions = [(topic, number) for topic in wanted for number in range(topics[topic])]
-        for place, member_id in enumerate(members):
-            turn = place % len(partitions) if partitions else 0
+        for index, member_id in enumerate(members):
+            turn = index % len(partitions) if partitions else 0
             plan[member_id] = frozenset(partitions[turn :: len(members)])
     return plan
 
@@ -83,7 +83,7 @@ def _all_topics(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) ->
 
 
 def _kept(readers: Mapping[str, Reader], topics: Mapping[TopicId, int]) -> dict[str, set[Partition]]:
-    """What everybody has and may go on having; where two claim the same, the first by id has it."""
+    """What everybody has and may keep; where two claim the same, the first by id has it."""
     claimed: set[Partition] = set()
     plan = {}
     for member_id, reader in sorted(readers.items()):
@@ -115,7 +115,7 @@ def _level_down(plan: dict[str, set[Partition]], total: int) -> None:
 def _hand_out(
     plan: dict[str, set[Partition]], readers: Mapping[str, Reader], topics: Mapping[TopicId, int]
 ) -> None:
-    """Gives what nobody has to whoever may read it and has least; what few may read goes first."""
+    """Gives each free partition to the member with the least that may read it; what few may read first."""
     taken = set().union(*plan.values()) if plan else set()
     sharing: dict[TopicId, list[str]] = {topic: [] for topic in _all_topics(readers, topics)}
     for member_id, reader in sorted(readers.items()):

@@ -1,7 +1,7 @@
 """A bound on what is kept for many, without counting at every change.
 
 What is added is added to an estimate as well; what goes is not subtracted. So the estimate can only be too
-high. When it reaches the limit everything is weighed anew, and not again for a while, because that takes time
+high. When it reaches the limit everything is weighed, and not again for a while, because that takes time
 in proportion to what is kept.
 """
 
@@ -13,7 +13,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 
 class Budget:
-    """Bytes that may be kept; `what` names it to whoever is refused."""
+    """Bytes that may be kept; `what` names it in the error message."""
 
     def __init__(self, most_bytes: int, what: str, weigh: Callable[[], int], pause_ms: int) -> None:
         self._most_bytes = most_bytes
@@ -35,7 +35,7 @@ class Budget:
         if self._estimate_bytes + size_bytes > self._most_bytes:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{self._what} would take more than {self._most_bytes:,} bytes",
+                f"{self._what} would take more than group.{self._what}.bytes.max={self._most_bytes} bytes",
             )
         self._estimate_bytes += size_bytes
 

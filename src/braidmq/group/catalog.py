@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 
-class Topic(NamedTuple):
+class CatalogTopic(NamedTuple):
     """One topic as a group sees it."""
 
     topic_id: bytes
@@ -20,7 +20,7 @@ class Catalog(Protocol):
     def version(self) -> int: ...
 
     @property
-    def topics(self) -> Mapping[str, Topic]: ...
+    def topics(self) -> Mapping[str, CatalogTopic]: ...
 
     def matching(self, pattern: str) -> frozenset[str]:
         """Names of the topics that a subscription's regular expression matches as a whole.

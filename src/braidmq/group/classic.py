@@ -13,7 +13,7 @@ the rebalance timeout is over; those who have not come are dropped (static ones 
 the protocol is voted for and each member is answered; the leader's answer lists all of them. The second
 hands out: every member sends SyncGroup and waits until the leader's own brings the assignments.
 
-The group never looks at a clock and never sends anything. Each call is told the time, and says in a list of
+The group never looks at a clock and never sends anything. Each call gets the time, and says in a list of
 effects what has to be written down and who is to be answered. Between the calls it only waits:
 `next_deadline` says until when, and `tick` is to be called then. A join or a sync is answered exactly once.
 
@@ -28,30 +28,30 @@ from collections.abc import Callable, Sequence
 from braidmq.group.admission import MEMBER_BYTES, weight_of_protocols
 from braidmq.group.events import (
     NO_MEMBER,
+    DescribedGroup,
     DescribedMember,
-    Description,
     Effect,
     GroupSnapshot,
     Join,
     Joined,
     Leaver,
     Reply,
-    Store,
     Sync,
     Synced,
     Token,
+    WriteSnapshot,
 )
 from braidmq.group.offsets import Expirable
-from braidmq.group.rebalance import Rebalancing, State
+from braidmq.group.rebalance import ClassicGroupState, Rebalancing
 from braidmq.group.roster import Member
 from braidmq.group.settings import GroupSettings
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from braidmq.wire.errors import ApiError, ErrorCode
 
 KEEPS_ID_SINCE = 4
-"""JoinGroup from this version on is first told its id and joins with it (KIP-394)."""
+"""From this version on JoinGroup is first answered with an id, with which the member then joins (KIP-394)."""
 SKIPS_ASSIGNMENT_SINCE = 9
-"""JoinGroup from this version on knows that a leader may be told not to assign (KIP-814)."""
+"""From this version on the answer to JoinGroup can tell a leader not to assign (KIP-814)."""
 
 
 class ClassicGroup(Rebalancing):
@@ -89,7 +89,7 @@ class ClassicGroup(Rebalancing):
             self._effects.append(Reply(token, Synced(error.code)))
             return self._take_effects()
         member.synced = True
-        if self.state is State.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             self._extend_session(member, now_ms)
             self._effects.append(Reply(token, self._synced(member)))
         else:
@@ -101,13 +101,13 @@ class ClassicGroup(Rebalancing):
         return self._take_effects()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Heartbeat: whether the member may go on as it is."""
+        """Heartbeat: whether the member may continue as it is."""
         try:
             member = self._check_generation(member_id, instance_id, generation)
         except ApiError as error:
             return error.code
         self._extend_session(member, now_ms)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -121,7 +121,7 @@ class ClassicGroup(Rebalancing):
                 codes.append(ErrorCode.NONE)
             except ApiError as error:
                 codes.append(error.code)
-        self._go_on_without(members_before, now_ms)
+        self._continue_without(members_before, now_ms)
         return codes, self._take_effects()
 
     def check_commit(
@@ -133,9 +133,9 @@ class ClassicGroup(Rebalancing):
         transactional: bool = False,
     ) -> None:
         """Raises the ApiError with which an OffsetCommit (or TxnOffsetCommit) is to be refused."""
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} was deleted")
-        if generation < 0 and self.state is State.EMPTY:
+        if generation < 0 and self.state is ClassicGroupState.EMPTY:
             return
         if generation >= 0 or member_id != NO_MEMBER or instance_id is not None:
             member = self._check_generation(member_id, instance_id, generation)
@@ -144,30 +144,30 @@ class ClassicGroup(Rebalancing):
             raise ApiError(
                 ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, so only they may commit its offsets"
             )
-        if self.state is State.COMPLETING_REBALANCE and not transactional:
-            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its assignment")
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE and not transactional:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its leader's assignment")
 
     def delete(self) -> ErrorCode:
         """DeleteGroups: possible when nobody is in it."""
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.state is not State.EMPTY:
+        if self.state is not ClassicGroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        self.state = State.DEAD
+        self.state = ClassicGroupState.DEAD
         return ErrorCode.NONE
 
     # Storage
 
-    def store_failed(self, now_ms: int) -> list[Effect]:
-        """A `Store` could not be written: what rested on it is taken back, and the members gather again."""
-        if self.state is State.STABLE:
+    def write_failed(self, now_ms: int) -> list[Effect]:
+        """A `WriteSnapshot` failed: what rested on it is taken back, and the members gather again."""
+        if self.state is ClassicGroupState.STABLE:
             for member in self.roster.members.values():
                 member.assignment = b""
             self._prepare_rebalance(now_ms)
         return self._take_effects()
 
     def gather(self, now_ms: int) -> list[Effect]:
-        """Lets the members of a stable group join anew."""
+        """Lets the members of a stable group join again."""
         self._prepare_rebalance(now_ms)
         return self._take_effects()
 
@@ -184,7 +184,7 @@ class ClassicGroup(Rebalancing):
             self._extend_session(member, now_ms)
         if stored.members:
             self.roster.leader = stored.leader
-            self.state = State.STABLE
+            self.state = ClassicGroupState.STABLE
 
     # What administrators see, and what it costs
 
@@ -194,10 +194,10 @@ class ClassicGroup(Rebalancing):
         said = sum(weight_of_protocols(one.protocols) + len(one.assignment) for one in members)
         return said + MEMBER_BYTES * len(self.roster.expected)
 
-    def describe(self) -> Description:
+    def describe(self) -> DescribedGroup:
         """The group as DescribeGroups shows it: what members say only counts once they have agreed."""
-        stable = self.state is State.STABLE
-        return Description(
+        stable = self.state is ClassicGroupState.STABLE
+        return DescribedGroup(
             self.group_id,
             self.state.value,
             self.protocol_type or "",
@@ -217,7 +217,7 @@ class ClassicGroup(Rebalancing):
 
     def expirable(self, now_ms: int) -> Expirable | None:
         """Which offsets may expire: all of a group without members, else those of topics nobody reads."""
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             grouped = self.protocol_type is not None
             return Expirable(frozenset(), now_ms - self.state_since_ms if grouped else None)
         in_use = self.subscribed()
@@ -225,8 +225,8 @@ class ClassicGroup(Rebalancing):
 
     def subscribed(self) -> frozenset[str] | None:
         """The topics its members read; None where that cannot be known."""
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.state is not State.STABLE:
-            return frozenset() if self.state in (State.EMPTY, State.DEAD) else None
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.state is not ClassicGroupState.STABLE:
+            return frozenset() if self.state in (ClassicGroupState.EMPTY, ClassicGroupState.DEAD) else None
         topics: set[str] = set()
         for member in self.roster.members.values():
             found = subscribed_topics(member.metadata(self.protocol_name))
@@ -239,16 +239,17 @@ class ClassicGroup(Rebalancing):
 
     def _check_join(self, request: Join, now_ms: int) -> None:
         self._settings.check_session(request.session_timeout_ms)
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} was deleted")
         if not self._has_room(request):
             if (member := self.roster.members.get(request.member_id)) is not None:
                 self._remove(member)
                 self._rebalance_or_complete(now_ms)
             raise ApiError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {self._settings.group_max_size} members"
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the group is full: it may have {self._settings.group_max_size} members",
             )
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             supported = bool(request.protocol_type and request.protocols)
         else:
             supported = request.protocol_type == self.protocol_type
@@ -262,7 +263,7 @@ class ClassicGroup(Rebalancing):
     def _has_room(self, request: Join) -> bool:
         most = self._settings.group_max_size
         member = self.roster.members.get(request.member_id)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             waits = member is not None and member.join_token is not None
             return waits or self.roster.waiting < most
         return member is not None or len(self.roster) < most
@@ -283,7 +284,10 @@ class ClassicGroup(Rebalancing):
 
     def _expect(self, member_id: str, request: Join, now_ms: int) -> None:
         if len(self.roster.expected) >= self._settings.group_max_size:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "too many ids were given out and not used")
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "too many member ids were given out and not used; try again later",
+            )
         deadline_ms = now_ms + request.session_timeout_ms
         self.roster.expected[member_id] = deadline_ms
         self._wake_by(deadline_ms)
@@ -294,10 +298,10 @@ class ClassicGroup(Rebalancing):
             return
         member = self.roster.check(request.member_id, request.instance_id)
         same = member.protocols == request.protocols
-        completing = self.state is State.COMPLETING_REBALANCE
-        stable = self.state is State.STABLE and member.member_id != self.leader
+        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE
+        stable = self.state is ClassicGroupState.STABLE and member.member_id != self.leader
         if same and (completing or stable):
-            # The answer to its JoinGroup was lost, or it asks for nothing new: it is told what holds.
+            # The answer to its JoinGroup was lost, or it asks for nothing new: it gets what holds.
             self._extend_session(member, now_ms)
             self._effects.append(Reply(token, self._joined(member)))
             return
@@ -332,10 +336,10 @@ class ClassicGroup(Rebalancing):
         self.roster.rename(member, member_id)
         self.roster.update(member, request)
         member.client_id, member.client_host = request.client_id, request.client_host
-        if self.state is State.STABLE and self.roster.vote() == self.protocol_name:
+        if self.state is ClassicGroupState.STABLE and self.roster.vote() == self.protocol_name:
             # It takes up its old assignment, so nobody else has to notice (KIP-345).
             self._extend_session(member, now_ms)
-            self._effects.append(Store(self.snapshot()))
+            self._effects.append(WriteSnapshot(self.snapshot()))
             self._effects.append(Reply(token, self._rejoined(member, leader_before, request.version)))
             return
         self._wait_to_join(member, token, now_ms)
@@ -344,7 +348,7 @@ class ClassicGroup(Rebalancing):
     def _rejoined(self, member: Member, leader_before: str | None, version: int) -> Joined:
         if version >= SKIPS_ASSIGNMENT_SINCE:
             return self._joined(member, skip_assignment=member.member_id == self.leader)
-        # An older client would assign anew if it were told that it leads; its former id keeps it a follower.
+        # An older client would assign again if it heard that it leads; its former id keeps it a follower.
         return Joined(
             ErrorCode.NONE,
             member.member_id,
@@ -358,8 +362,8 @@ class ClassicGroup(Rebalancing):
 
     def _check_sync(self, request: Sync) -> Member:
         member = self._check_generation(request.member_id, request.instance_id, request.generation)
-        if self.state is State.PREPARING_REBALANCE:
-            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group gathers anew")
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing; join again")
         type_differs = request.protocol_type is not None and request.protocol_type != self.protocol_type
         name_differs = request.protocol_name is not None and request.protocol_name != self.protocol_name
         if type_differs or name_differs:
@@ -370,7 +374,7 @@ class ClassicGroup(Rebalancing):
         return member
 
     def _check_generation(self, member_id: str, instance_id: str | None, generation: int) -> Member:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} was deleted")
         member = self.roster.check(member_id, instance_id)
         if generation != self.generation:
@@ -380,7 +384,7 @@ class ClassicGroup(Rebalancing):
         return member
 
     def _leave(self, leaver: Leaver) -> None:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} was deleted")
         if leaver.member_id in self.roster.expected:
             del self.roster.expected[leaver.member_id]

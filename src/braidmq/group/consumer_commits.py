@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from braidmq.group.consumer_group import ConsumerGroup
-from braidmq.group.offsets import Place
+from braidmq.group.offsets import TopicPartition
 from braidmq.group.streams_group import StreamsGroup
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -23,7 +23,7 @@ def check_commit(
     member_id: str,
     epoch: int,
     version: int,
-    places: Iterable[Place],
+    partitions: Iterable[TopicPartition],
     transactional: bool = False,
 ) -> None:
     """Raises the ApiError with which an OffsetCommit (or TxnOffsetCommit) is to be refused."""
@@ -36,7 +36,7 @@ def check_commit(
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION, "members of a server-assigned group commit with OffsetCommit 9"
         )
-    if epoch >= member.epoch or not _has_since(group, member_id, epoch, places):
+    if epoch >= member.epoch or not _has_since(group, member_id, epoch, partitions):
         _check_same_epoch(group, member_id, epoch)
 
 
@@ -57,9 +57,9 @@ def _check_same_epoch(group: ConsumerGroup | StreamsGroup, member_id: str, epoch
 
 
 def _has_since(
-    group: ConsumerGroup | StreamsGroup, member_id: str, epoch: int, places: Iterable[Place]
+    group: ConsumerGroup | StreamsGroup, member_id: str, epoch: int, partitions: Iterable[TopicPartition]
 ) -> bool:
     """Whether there are any, and the member got all of them with that epoch or before it."""
-    owners = [group.owner(*place) for place in places]
+    owners = [group.owner(*one) for one in partitions]
     mine = (one is not None and one.member_id == member_id and one.since <= epoch for one in owners)
     return bool(owners) and all(mine)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from braidmq.group.admission import weight_of_protocols, weight_of_topics
 from braidmq.group.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, NOTHING, Partition, Partitions, Reader
-from braidmq.group.catalog import Catalog, Topic
+from braidmq.group.catalog import Catalog, CatalogTopic
 from braidmq.group.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -30,7 +30,7 @@ from braidmq.group.consumer_member import (
     ConsumerMember,
     Heartbeat,
     MemberState,
-    Owner,
+    PartitionOwner,
     SteadyBeat,
     Subscription,
     check_request,
@@ -55,7 +55,7 @@ class ConsumerGroupState(StrEnum):
 
 
 class Beat(NamedTuple):
-    """The answer to a heartbeat. An assignment of None is the one the member has already been told."""
+    """The answer to a heartbeat. An assignment of None: the member already knows it."""
 
     member_id: str
     member_epoch: int
@@ -107,11 +107,11 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.static: dict[str, str] = {}
         self.targets: dict[str, Partitions] = {}
-        self.subscribed_topics: dict[str, Topic] = {}
+        self.subscribed_topics: dict[str, CatalogTopic] = {}
         self.state_since_ms = now_ms
         self._settings = settings
         self._new_id = new_id
-        self.owners: dict[Partition, Owner] = {}
+        self.owners: dict[Partition, PartitionOwner] = {}
         self._catalog_version: int | None = None
         self._matched: dict[str, frozenset[str]] = {}
         self._subscriptions: Counter[Subscription] = Counter()
@@ -139,14 +139,14 @@ class ConsumerGroup:
             self.adopt(member, now_ms, stored.since)
 
     def adopt(self, member: ConsumerMember, now_ms: int, since: Mapping[Partition, int]) -> None:
-        """Takes in a member from somewhere else, with all that it has: since its epoch, if not told."""
+        """Takes in a member from somewhere else, with all that it has: since its epoch, or as given."""
         self.members[member.member_id] = member
         self.targets.setdefault(member.member_id, member.assigned)
         self._subscriptions[member.subscription] += 1
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         for partition in member.assigned | member.revoking:
-            self.owners[partition] = Owner(member.member_id, since.get(partition, member.epoch))
+            self.owners[partition] = PartitionOwner(member.member_id, since.get(partition, member.epoch))
         self._set_deadlines(member, now_ms)
 
     def rewrite_all(self) -> None:
@@ -174,9 +174,9 @@ class ConsumerGroup:
         if beat.pattern:
             catalog.matching(beat.pattern)
         member = self._member_of(beat)
-        told = member.assigned
+        before = member.assigned
         self.advance(member, beat, catalog, now_ms)
-        tell = beat.is_full or member.assigned != told
+        tell = beat.is_full or member.assigned != before
         return Beat(
             member.member_id,
             member.epoch,
@@ -185,7 +185,7 @@ class ConsumerGroup:
         )
 
     def is_steady(self, beat: SteadyBeat, catalog_version: int, now_ms: int) -> bool:
-        """Whether a member that only says that it is there has nothing to be told; then it was heard."""
+        """Whether a plain heartbeat has nothing new to answer; then it has been counted."""
         member = self.members.get(beat.member_id)
         if member is None or self._changes or catalog_version != self._catalog_version:
             return False
@@ -271,7 +271,7 @@ class ConsumerGroup:
         """A new member that has said nothing about itself yet."""
         most = self._settings.group_consumer_max_size
         if len(self.members) >= most:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {most} members")
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group is full: it may have {most} members")
         member = self.members[member_id] = ConsumerMember(member_id)
         self._subscriptions[member.subscription] += 1
         self._changes.gone.discard(member_id)
@@ -440,7 +440,7 @@ class ConsumerGroup:
         self._wake_by(member.deadline_ms)
 
     def rebalance_by(self, member: ConsumerMember, deadline_ms: int) -> None:
-        """The member has until then to do what it was told."""
+        """The member has until then to do what it was asked to."""
         member.rebalance_deadline_ms = deadline_ms
         self._wake_by(deadline_ms)
 
@@ -456,7 +456,7 @@ class ConsumerGroup:
 
     # Offsets
 
-    def owner(self, topic: str, partition: int) -> Owner | None:
+    def owner(self, topic: str, partition: int) -> PartitionOwner | None:
         """Who reads a partition of a topic."""
         found = self.subscribed_topics.get(topic)
         return None if found is None else self.owners.get((found.topic_id, partition))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from braidmq.group.assignors import ASSIGNORS, Partition, Partitions
-from braidmq.group.events import Protocol
+from braidmq.group.events import MemberProtocol
 from braidmq.group.reconciliation import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -44,7 +44,7 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything about itself, and so wants to be told everything."""
+        """Whether the member says everything about itself, and so wants a full answer."""
         subscribes = self.topics is not None or self.pattern is not None
         complete = self.rebalance_timeout_ms >= 0 and subscribes and self.owned is not None
         return self.member_epoch == JOINING_EPOCH or complete
@@ -59,7 +59,7 @@ class SteadyBeat(NamedTuple):
     client_host: str
 
 
-class Owner(NamedTuple):
+class PartitionOwner(NamedTuple):
     """Who has a partition, or has yet to give it up, and the epoch with which it got it."""
 
     member_id: str
@@ -70,10 +70,10 @@ class ClassicTraits(NamedTuple):
     """What is different about a member that still speaks the classic protocol."""
 
     session_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
 
 
-class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Owner]]):
+class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, PartitionOwner]]):
     """What the group knows about one member."""
 
     __slots__ = (
@@ -146,13 +146,15 @@ class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Owner]]
             and self.classic is None
         )
 
-    def claim(self, wanted: Partitions, since: int, owners: MutableMapping[Partition, Owner]) -> Partitions:
+    def claim(
+        self, wanted: Partitions, since: int, owners: MutableMapping[Partition, PartitionOwner]
+    ) -> Partitions:
         free = frozenset(one for one in wanted if one not in owners)
         for partition in free:
-            owners[partition] = Owner(self.member_id, since)
+            owners[partition] = PartitionOwner(self.member_id, since)
         return free
 
-    def release(self, partitions: Partitions, owners: MutableMapping[Partition, Owner]) -> None:
+    def release(self, partitions: Partitions, owners: MutableMapping[Partition, PartitionOwner]) -> None:
         for partition in partitions:
             if (owner := owners.get(partition)) is not None and owner.member_id == self.member_id:
                 del owners[partition]
@@ -161,21 +163,23 @@ class ConsumerMember(AssignedMember[Partition, MutableMapping[Partition, Owner]]
 def check_request(beat: Heartbeat) -> None:
     """What cannot be right whatever the group looks like."""
     if beat.instance_id == "" or beat.rack_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "an instance id or rack id is not empty where it is given")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the instance id or rack id is empty; leave it out instead")
     if beat.member_epoch < STATIC_LEAVING_EPOCH:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is no member epoch")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is not a member epoch")
     if beat.member_epoch == JOINING_EPOCH:
         if beat.rebalance_timeout_ms < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a rebalance timeout")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must give a rebalance timeout")
         if beat.owned is None or beat.owned:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins must not own partitions")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must not own partitions")
         if beat.topics is None and beat.pattern is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to subscribe to topics or to a pattern")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "a member that joins must subscribe to topics or to a pattern"
+            )
     elif not beat.member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a member has an id")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the member id is empty")
     if beat.member_epoch == STATIC_LEAVING_EPOCH and beat.instance_id is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "only a static member can leave for a while")
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:
         raise ApiError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}"
+            ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is not one of {', '.join(sorted(ASSIGNORS))}"
         )

@@ -2,7 +2,7 @@
 
 There is a record for the group's epoch, one for the target's, and three for each member: its profile, its
 target, and its position on the way there. They are Kafka's, key versions 3 and 5 to 8. `changed_records`
-writes what changed; `Loader` collects what is read, record by record, and makes the groups of it in the end.
+writes what changed; `ConsumerLoader` collects the records that are read and builds the groups at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from braidmq.group.assignors import Partition, Partitions
 from braidmq.group.consumer_group import Changes, ConsumerGroup, StoredConsumerGroup
 from braidmq.group.consumer_member import ClassicTraits, ConsumerMember, MemberState
-from braidmq.group.events import KeyValue, Protocol
+from braidmq.group.events import KeyValue, MemberProtocol
 from braidmq.group.records import split, versioned
 from braidmq.wire.errors import ProtocolError
 from braidmq.wire.schema import Message, array, data, decode, int8, int32, string, struct, uuid
@@ -127,7 +127,7 @@ def grouped(partitions: Partitions) -> list[TopicPartitions]:
     return [TopicPartitions(topic_id=one, partitions=numbers) for one, numbers in topics.items()]
 
 
-class Loader:
+class ConsumerLoader:
     """What the records read so far say about server-assigned groups."""
 
     def __init__(self) -> None:
@@ -143,8 +143,8 @@ class Loader:
         if kind not in KEYS:
             return False
         if kind in _MEMBER_KEYS:
-            place = decode(ConsumerGroupMemberKey, kind, body)
-            of_member = self._values.setdefault((place.group_id, place.member_id), {})
+            member = decode(ConsumerGroupMemberKey, kind, body)
+            of_member = self._values.setdefault((member.group_id, member.member_id), {})
             if value is None:
                 of_member.pop(kind, None)
             else:
@@ -164,7 +164,7 @@ class Loader:
     def forget(self, group_id: str) -> None:
         """A later record says that the group is of another protocol."""
         if self._epochs.pop(group_id, None) is not None:
-            self._values = {place: of for place, of in self._values.items() if place[0] != group_id}
+            self._values = {key: of for key, of in self._values.items() if key[0] != group_id}
 
     def groups(self) -> dict[str, StoredConsumerGroup]:
         """The groups that are left when everything has been read."""
@@ -196,7 +196,7 @@ def _member(member_id: str, values: dict[int, bytes], since: dict[Partition, int
     member.rebalance_timeout_ms = profile.rebalance_timeout_ms
     member.assignor = profile.server_assignor
     if (classic := profile.classic_member_metadata) is not None:
-        protocols = tuple(Protocol(one.name, one.metadata) for one in classic.supported_protocols)
+        protocols = tuple(MemberProtocol(one.name, one.metadata) for one in classic.supported_protocols)
         member.classic = ClassicTraits(classic.session_timeout_ms, protocols)
     if POSITION_KEY in values:
         position = decode(ConsumerGroupCurrentMemberAssignmentValue, *split(values[POSITION_KEY]))
@@ -214,7 +214,7 @@ def _state(value: int) -> MemberState:
     try:
         return MemberState(value)
     except ValueError:
-        raise ProtocolError(f"{value} is no state of a group member") from None
+        raise ProtocolError(f"{value} is not a member state") from None
 
 
 def _profile(member: ConsumerMember) -> bytes:

@@ -1,9 +1,9 @@
 """What goes into a group and what comes out of it.
 
 Requests carry what the group has to know and nothing about connections: who waits for an answer is an
-opaque token, handed in with the request and handed back in a `Reply`. `Store` asks for the group to be
-written down; the replies that follow it in the same list are promises that rest on it, so they are sent
-once it is durable.
+opaque token, handed in with the request and handed back in a `Reply`. `WriteSnapshot` and `WriteRecords` ask
+for something to be written; the replies that follow in the same list rest on it, so they are sent once it is
+durable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Token = object
 """Whatever the caller uses to find the waiting client again; the group only keeps it and gives it back."""
 
 
-class Protocol(NamedTuple):
+class MemberProtocol(NamedTuple):
     """A way of assigning that a member offers, and what it says about itself in it."""
 
     name: str
@@ -36,7 +36,7 @@ class Join:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     instance_id: str | None = None
     version: int = 9
 
@@ -68,7 +68,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a JoinGroup. Only the leader is told the members."""
+    """The answer to a JoinGroup. Only the leader gets the members."""
 
     code: ErrorCode
     member_id: str
@@ -122,7 +122,7 @@ class Reply(NamedTuple):
     answer: Joined | Synced
 
 
-class Store(NamedTuple):
+class WriteSnapshot(NamedTuple):
     """Write the group down before the replies that follow are sent."""
 
     snapshot: GroupSnapshot
@@ -132,13 +132,13 @@ KeyValue = tuple[bytes, bytes | None]
 """A record of the internal topic; without a value it is a tombstone."""
 
 
-class Write(NamedTuple):
+class WriteRecords(NamedTuple):
     """Write these records before the replies that follow are sent."""
 
     records: tuple[KeyValue, ...]
 
 
-Effect = Reply | Store | Write
+Effect = Reply | WriteSnapshot | WriteRecords
 
 
 class DescribedMember(NamedTuple):
@@ -151,7 +151,7 @@ class DescribedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DescribedGroup:
     """A group as DescribeGroups and ListGroups show it."""
 
     group_id: str

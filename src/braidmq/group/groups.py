@@ -1,4 +1,4 @@
-"""Every group a broker coordinates: who is asked when a request names a group, and what a missing one means.
+"""Every group a broker coordinates: which one serves a request, and what a missing one means.
 
 Groups come into being when somebody joins them or commits to them, and go when they are deleted or have
 neither members nor offsets left. Their number is limited. A group is of the protocol its members speak; one
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from braidmq.group import consumer_commits, consumer_records, kinds, mixed
-from braidmq.group.admission import Admission
+from braidmq.deadlines import Deadlines
+from braidmq.group import consumer_commits, consumer_records, group_types, migration
+from braidmq.group.admission import GroupAdmission
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbeat
-from braidmq.group.deadlines import Deadlines
 from braidmq.group.events import (
     NO_MEMBER,
     Effect,
@@ -30,13 +30,13 @@ from braidmq.group.events import (
     Sync,
     Synced,
     Token,
-    Write,
+    WriteRecords,
 )
-from braidmq.group.kinds import EMPTY_STATES, Expired, Group, deserted, written
-from braidmq.group.loading import Loading
-from braidmq.group.offsets import Committed, OffsetTable, Place
-from braidmq.group.pace import Pace
-from braidmq.group.rebalance import State
+from braidmq.group.group_types import EMPTY_STATES, Expired, Group, deserted, written
+from braidmq.group.heartbeat_interval import HeartbeatInterval
+from braidmq.group.loading import GroupLoader
+from braidmq.group.offsets import Commit, Committed, OffsetTable, TopicPartition
+from braidmq.group.rebalance import ClassicGroupState
 from braidmq.group.records import NO_TIME, group_record
 from braidmq.group.settings import GroupSettings
 from braidmq.group.share_group import ShareGroup
@@ -46,7 +46,7 @@ from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
-class Outcome(NamedTuple):
+class GroupEffects(NamedTuple):
     """What one group wants done. Effects of several groups are independent of each other."""
 
     group_id: str
@@ -71,13 +71,13 @@ class Groups:
         self._offsets: dict[str, OffsetTable] = {}
         self._groups_of_producer: dict[int, set[str]] = {}
         """Where transactions that have not ended hold offsets."""
-        self._admission = Admission(
+        self._admission = GroupAdmission(
             settings,
             lambda: sum(group.weight_bytes() for group in self),
             lambda: sum(table.weight_bytes() for table in self._offsets.values()),
         )
-        self.pace = Pace(settings, self._count_consumer_members)
-        self._deadlines = Deadlines()
+        self.interval = HeartbeatInterval(settings, self._count_consumer_members)
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -112,14 +112,14 @@ class Groups:
         except ApiError as error:
             return [Reply(token, Joined(error.code, request.member_id))]
         effects += group.join(request, token, now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return effects
 
     def _group_to_join(
         self, group_id: str, request: Join, now_ms: int, effects: list[Effect]
     ) -> ClassicGroup:
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group to join needs an id")
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
@@ -132,19 +132,19 @@ class Groups:
         if group is None:
             self._check_room()
         else:
-            effects.append(Write(kinds.ending(group)))
+            effects.append(WriteRecords(group_types.ending(group)))
         return self._create(group_id, now_ms)
 
     def _goes_back(self, group: ConsumerGroup, request: Join) -> bool:
         """Whether the last member of the new protocol returns with the classic one."""
-        returns = request.member_id == NO_MEMBER and mixed.is_last_of_new(group, request.instance_id)
+        returns = request.member_id == NO_MEMBER and migration.is_last_of_new(group, request.instance_id)
         return returns and self.settings.group_consumer_migration_policy.downgrades
 
     def _join_mixed(self, group: ConsumerGroup, request: Join, token: Token, now_ms: int) -> list[Effect]:
         self.settings.check_session(request.session_timeout_ms)
         new_id = f"{request.instance_id or request.client_id}-{self._new_id()}"
-        answer = mixed.join(group, request, new_id, self._catalog(), now_ms)
-        self._set_alarm(group)
+        answer = migration.join(group, request, new_id, self._catalog(), now_ms)
+        self._set_deadline(group)
         return [*written(group), Reply(token, answer)]
 
     def sync(self, group_id: str, request: Sync, token: Token, now_ms: int) -> list[Effect]:
@@ -153,7 +153,7 @@ class Groups:
             return [Reply(token, Synced(_missing(group_id)))]
         if isinstance(group, ConsumerGroup):
             try:
-                return [Reply(token, mixed.sync(group, request, self._catalog(), now_ms))]
+                return [Reply(token, migration.sync(group, request, self._catalog(), now_ms))]
             except ApiError as error:
                 return [Reply(token, Synced(error.code))]
         try:
@@ -161,7 +161,7 @@ class Groups:
         except ApiError as error:
             return [Reply(token, Synced(error.code))]
         effects = group.sync(request, token, now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return effects
 
     def heartbeat(
@@ -171,8 +171,8 @@ class Groups:
         if group is None or isinstance(group, ShareGroup | StreamsGroup):
             return _missing(group_id)
         if isinstance(group, ConsumerGroup):
-            code = mixed.heartbeat(group, member_id, instance_id, generation, now_ms)
-            self._set_alarm(group)
+            code = migration.heartbeat(group, member_id, instance_id, generation, now_ms)
+            self._set_deadline(group)
             return code
         return group.heartbeat(member_id, instance_id, generation, now_ms)
 
@@ -184,21 +184,21 @@ class Groups:
         if group is None or isinstance(group, ShareGroup | StreamsGroup):
             return _missing(group_id), [], []
         if isinstance(group, ConsumerGroup):
-            codes = mixed.leave(group, leavers, now_ms)
+            codes = migration.leave(group, leavers, now_ms)
             return ErrorCode.NONE, codes, self._after_leaving(group, now_ms)
         codes, effects = group.leave(leavers, now_ms)
-        self._set_alarm(group)
+        self._set_deadline(group)
         return ErrorCode.NONE, codes, effects
 
-    def store_failed(self, group_id: str, now_ms: int) -> list[Effect]:
-        """A `Store` or `Write` of this group could not be written."""
+    def write_failed(self, group_id: str, now_ms: int) -> list[Effect]:
+        """A `WriteSnapshot` or `WriteRecords` of this group could not be written."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             group.rewrite_all()
         if not isinstance(group, ClassicGroup):
             return []
-        effects = group.store_failed(now_ms)
-        self._set_alarm(group)
+        effects = group.write_failed(now_ms)
+        self._set_deadline(group)
         return effects
 
     # Server-assigned membership
@@ -206,7 +206,7 @@ class Groups:
     def consumer_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> tuple[Beat, list[Effect]]:
         """The answer, and what has to be written before it is sent. Raises ApiError."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_beat(group_id, beat, now_ms)
         before = self._groups.get(group_id)
         if isinstance(before, ShareGroup | StreamsGroup):
@@ -217,12 +217,12 @@ class Groups:
             group = before
         else:
             group = self._change_over(group_id, before, beat, now_ms)
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.interval.ms_of(group_id, now_ms))
         effects = written(group)
         if isinstance(before, ClassicGroup):
-            effects = [kinds.after_classic(group_id, effects), *mixed.dismiss(before)]
+            effects = [group_types.after_classic(group_id, effects), *migration.dismiss(before)]
         self._groups[group_id] = group
-        self._set_alarm(group)
+        self._set_deadline(group)
         return answer, effects
 
     def _change_over(
@@ -231,11 +231,11 @@ class Groups:
         """A new group, with the members of the classic one that was there."""
         made = ConsumerGroup(group_id, self.settings, self._new_id, now_ms)
         if beat.member_epoch != JOINING_EPOCH:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no server-assigned group")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a server-assigned group")
         if before is None:
             self._check_room()
-        elif before.state is State.EMPTY or self._may_upgrade(before):
-            mixed.upgrade(before, made, self._catalog(), now_ms)
+        elif before.state is ClassicGroupState.EMPTY or self._may_upgrade(before):
+            migration.upgrade(before, made, self._catalog(), now_ms)
         else:
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a classic group that may not change over"
@@ -243,13 +243,13 @@ class Groups:
         return made
 
     def _may_upgrade(self, group: ClassicGroup) -> bool:
-        return self.settings.group_consumer_migration_policy.upgrades and mixed.can_upgrade(group)
+        return self.settings.group_consumer_migration_policy.upgrades and migration.can_upgrade(group)
 
     def _after_leaving(self, group: ConsumerGroup, now_ms: int) -> list[Effect]:
         """What follows when members have gone: if only classic ones are left, the group is classic again."""
         snapshot = None
         if self.settings.group_consumer_migration_policy.downgrades:
-            snapshot = mixed.downgraded(group, self._catalog())
+            snapshot = migration.downgraded(group, self._catalog())
         if snapshot is None:
             return written(group)
         # In one batch, and as the generation that follows: should the broker die before they have gathered,
@@ -259,47 +259,47 @@ class Groups:
         made = self._create(group.group_id, now_ms)
         made.restore(snapshot, now_ms)
         effects = made.gather(now_ms)
-        self._set_alarm(made)
-        return [Write(records), *effects]
+        self._set_deadline(made)
+        return [WriteRecords(records), *effects]
 
     def streams_heartbeat(
         self, group_id: str, beat: StreamsHeartbeat, now_ms: int
     ) -> tuple[StreamsBeat, list[Effect]]:
         """The answer to a member of a streams group, and what is to be written first. Raises ApiError."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_streams_beat(group_id, beat, now_ms)
         before = group = self._groups.get(group_id)
         if group is None or (isinstance(group, ClassicGroup) and deserted(group)):
             if beat.member_epoch != JOINING_EPOCH:
-                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a streams group")
             if group is None:
                 self._check_room()
             group = StreamsGroup(group_id, self.settings, self._streams_options, now_ms)
         if not isinstance(group, StreamsGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no streams group")
-        answer = group.heartbeat(beat, self._catalog(), now_ms, self.pace.interval_ms(group_id, now_ms))
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a streams group")
+        answer = group.heartbeat(beat, self._catalog(), now_ms, self.interval.ms_of(group_id, now_ms))
         effects = written(group)
         if isinstance(before, ClassicGroup):
-            effects = [kinds.after_classic(group_id, effects)]
+            effects = [group_types.after_classic(group_id, effects)]
         self._groups[group_id] = group
-        self._set_alarm(group)
+        self._set_deadline(group)
         return answer, effects
 
     def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
         """The answer to a member of a share group. Raises ApiError."""
         if not group_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has an id")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_beat(group_id, beat, now_ms)
         group = self._groups.get(group_id)
         if group is None and beat.member_epoch == JOINING_EPOCH:
             self._check_room()
             group = ShareGroup(group_id, self.settings)
         if not isinstance(group, ShareGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is no share group")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a share group")
         answer = group.heartbeat(beat, self._catalog(), now_ms)
         self._groups[group_id] = group
-        self._set_alarm(group)
+        self._set_deadline(group)
         return answer
 
     def add_share(self, group_id: str) -> None:
@@ -307,7 +307,7 @@ class Groups:
         self._groups.setdefault(group_id, ShareGroup(group_id, self.settings))
 
     def make_share(self, group_id: str) -> None:
-        """A share group whose place is set before its first member joins. Raises ApiError."""
+        """A share group whose offsets are set before its first member joins. Raises ApiError."""
         self._check_room()
         self.add_share(group_id)
 
@@ -317,14 +317,14 @@ class Groups:
         """When `tick` is to be called; ask again after every call that may have set an earlier one."""
         return self._deadlines.next_ms()
 
-    def tick(self, now_ms: int) -> list[Outcome]:
+    def tick(self, now_ms: int) -> list[GroupEffects]:
         """Lets every group do what is due by now."""
-        outcomes = []
+        due = []
         for group_id in self._deadlines.pop_due(now_ms):
             if effects := self._tick(self._groups[group_id], now_ms):
-                outcomes.append(Outcome(group_id, effects))
-            self._set_alarm(self._groups[group_id])
-        return outcomes
+                due.append(GroupEffects(group_id, effects))
+            self._set_deadline(self._groups[group_id])
+        return due
 
     def _tick(self, group: Group, now_ms: int) -> list[Effect]:
         if isinstance(group, ClassicGroup):
@@ -336,7 +336,7 @@ class Groups:
             return self._after_leaving(group, now_ms)
         return written(group)
 
-    def _set_alarm(self, group: Group) -> None:
+    def _set_deadline(self, group: Group) -> None:
         self._deadlines.set(group.group_id, group.next_deadline())
 
     # Offsets
@@ -349,17 +349,17 @@ class Groups:
         generation: int,
         now_ms: int,
         version: int,
-        places: Iterable[Place] = (),
+        partitions: Iterable[TopicPartition] = (),
         transactional: bool = False,
     ) -> None:
         """Raises the ApiError with which a commit is to be refused; a first commit makes the group."""
         if transactional and not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group that is part of a transaction has an id")
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         group = self._groups.get(group_id)
         if isinstance(group, StreamsGroup) and transactional and generation < 0 and not member_id:
             return
         if isinstance(group, ConsumerGroup | StreamsGroup):
-            consumer_commits.check_commit(group, member_id, generation, version, places, transactional)
+            consumer_commits.check_commit(group, member_id, generation, version, partitions, transactional)
             return
         if isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is a share group")
@@ -371,9 +371,9 @@ class Groups:
             group = self._create(group_id, now_ms)
         group.check_commit(member_id, instance_id, generation, now_ms, transactional)
 
-    def check_offsets(self, group_id: str, entries: Sequence[tuple[Place, Committed]], now_ms: int) -> None:
+    def check_offsets(self, group_id: str, commits: Sequence[Commit], now_ms: int) -> None:
         """Raises ApiError if a commit that the group does not refuse brings too much."""
-        self._admission.check_offsets(self._offsets.get(group_id), entries, now_ms)
+        self._admission.check_offsets(self._offsets.get(group_id), commits, now_ms)
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raises the ApiError with which an OffsetFetch is to be refused."""
@@ -401,7 +401,7 @@ class Groups:
         self._groups_of_producer.setdefault(producer_id, set()).add(group_id)
 
     def decide(self, producer_id: int, committed: bool) -> None:
-        """A producer's transaction has ended: its marker stands in the internal topic."""
+        """A producer's transaction has ended: its marker is in the internal topic."""
         for group_id in self._groups_of_producer.pop(producer_id, ()):
             self.offsets(group_id).decide(producer_id, committed)
 
@@ -412,7 +412,7 @@ class Groups:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r} with offsets")
         if isinstance(group, ConsumerGroup | StreamsGroup):
             return group.subscribed()
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if group.state is not ClassicGroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         return group.subscribed()
 
@@ -426,18 +426,18 @@ class Groups:
                 continue  # it is gone by now, or its delivery state is not ours to expire
             table = self.offsets(group.group_id)
             expirable = group.expirable(now_ms)
-            places: list[Place] = []
+            partitions: list[TopicPartition] = []
             if expirable is not None:
-                places = table.expired(wall_ms, self.settings.offsets_retention_ms, expirable)
-            group_too = deserted(group) and not table.has_more_than(places)
-            if places or group_too:
-                records = kinds.tombstones(group, places, group_too)
-                yield Expired(group.group_id, places, group_too, records)
+                partitions = table.expired(wall_ms, self.settings.offsets_retention_ms, expirable)
+            group_too = deserted(group) and not table.has_more_than(partitions)
+            if partitions or group_too:
+                records = group_types.tombstones(group, partitions, group_too)
+                yield Expired(group.group_id, partitions, group_too, records)
 
     def forget(self, expired: Expired) -> None:
         """Does what was found expired, now that it is written; a group that came to life meanwhile stays."""
         table = self.offsets(expired.group_id)
-        table.forget(expired.places)
+        table.forget(expired.partitions)
         group = self._groups.get(expired.group_id)
         if expired.group_too and group is not None and deserted(group) and not table.in_use:
             self._drop(expired.group_id)
@@ -449,13 +449,13 @@ class Groups:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
         if group.state not in EMPTY_STATES:
             return ErrorCode.NON_EMPTY_GROUP, ()
-        records = kinds.tombstones(group, self.offsets(group_id).places(), True)
+        records = group_types.tombstones(group, self.offsets(group_id).partitions(), True)
         self._drop(group_id)
         return ErrorCode.NONE, records
 
     # Loading
 
-    def load(self, loading: Loading, now_ms: int, wall_ms: int) -> None:
+    def load(self, loading: GroupLoader, now_ms: int, wall_ms: int) -> None:
         """Becomes what was read from the internal topic."""
         assert not self._groups, "groups are loaded once"
         for group_id, record in loading.classic.items():
@@ -477,13 +477,16 @@ class Groups:
                 if group_id not in self._groups:
                     self._create(group_id, now_ms)
         for each in self._groups.values():
-            self._set_alarm(each)
+            self._set_deadline(each)
         self._admission.weigh()
 
     def _check_room(self) -> None:
         most = self.settings.groups_max
         if len(self._groups) >= most:
-            raise ApiError(ErrorCode.POLICY_VIOLATION, f"groups.max allows no more than {most} groups")
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the broker has {most} groups, the most it keeps; delete some first",
+            )
 
     def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
         group = self._groups[group_id] = ClassicGroup(group_id, self.settings, self._new_id, now_ms)

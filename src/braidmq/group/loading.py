@@ -8,7 +8,7 @@ groups away.
 from __future__ import annotations
 
 from braidmq.group.consumer_group import StoredConsumerGroup
-from braidmq.group.consumer_records import Loader
+from braidmq.group.consumer_records import ConsumerLoader
 from braidmq.group.offsets import OffsetTable
 from braidmq.group.records import StoredGroup, StoredOffset, parse
 from braidmq.group.streams_group import StoredStreamsGroup
@@ -16,14 +16,14 @@ from braidmq.group.streams_records import StreamsLoader
 from braidmq.wire.errors import ProtocolError
 
 
-class Loading:
+class GroupLoader:
     """What the records read so far say."""
 
     def __init__(self) -> None:
         self.unreadable = 0
         self.offsets: dict[str, OffsetTable] = {}
         self.classic: dict[str, StoredGroup] = {}
-        self._consumer = Loader()
+        self._consumer = ConsumerLoader()
         self._streams = StreamsLoader()
 
     def record(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The offsets a group has committed: where each of its partitions goes on being read.
+"""The offsets a group has committed: where reading of each partition continues.
 
 A table holds what is durable. A commit is checked (`checked_metadata`, and the group's own `check_commit`),
 written to the internal topic, and only then entered with `commit`, so that nobody is shown a position that a
@@ -20,7 +20,7 @@ NO_LEADER_EPOCH = -1
 OFFSET_BYTES = 350
 """What an offset weighs whose committer adds no text."""
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 
@@ -33,6 +33,10 @@ class Committed(NamedTuple):
     commit_ms: int
     expire_ms: int | None = None
     """A fixed end, which clients could ask for up to OffsetCommit 4."""
+
+
+Commit = tuple[TopicPartition, Committed]
+"""What a group commits for one partition."""
 
 
 class Expirable(NamedTuple):
@@ -54,7 +58,7 @@ def checked_metadata(metadata: str | None, length_max: int) -> str:
     if len(metadata) > length_max:
         raise ApiError(
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            f"the metadata of an offset may have {length_max} characters at most",
+            f"the metadata of an offset is longer than {length_max} characters",
         )
     return metadata
 
@@ -70,15 +74,17 @@ class OffsetTable:
     __slots__ = ("_committed", "_undecided")
 
     def __init__(self) -> None:
-        self._committed: dict[Place, Committed] = {}
-        self._undecided: dict[int, dict[Place, Committed]] = {}
+        self._committed: dict[TopicPartition, Committed] = {}
+        self._undecided: dict[int, dict[TopicPartition, Committed]] = {}
 
     def __len__(self) -> int:
         return len(self._committed)
 
     def weight_bytes(self) -> int:
         """About what the table takes in memory."""
-        undecided = sum(weight_of(one) for places in self._undecided.values() for one in places.values())
+        undecided = sum(
+            weight_of(one) for partitions in self._undecided.values() for one in partitions.values()
+        )
         return undecided + sum(weight_of(one) for one in self._committed.values())
 
     @property
@@ -86,14 +92,14 @@ class OffsetTable:
         """Whether the group has to be kept for the sake of its offsets."""
         return bool(self._committed or self._undecided)
 
-    def has_more_than(self, places: list[Place]) -> bool:
-        """Whether anything is left without these places, which are some of its own."""
-        return len(self._committed) > len(places) or bool(self._undecided)
+    def has_more_than(self, partitions: list[TopicPartition]) -> bool:
+        """Whether anything is left without these partitions, which are some of its own."""
+        return len(self._committed) > len(partitions) or bool(self._undecided)
 
     def commit(self, topic: str, partition: int, committed: Committed) -> None:
         self._committed[topic, partition] = committed
 
-    def commit_all(self, entries: Iterable[tuple[Place, Committed]]) -> None:
+    def commit_all(self, entries: Iterable[Commit]) -> None:
         self._committed.update(entries)
 
     def find(self, topic: str, partition: int) -> Committed | None:
@@ -106,32 +112,32 @@ class OffsetTable:
             found.setdefault(topic, []).append(partition)
         return found
 
-    def forget(self, places: Iterable[Place]) -> None:
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drops offsets whose tombstones are written; unknown ones are no matter."""
-        for place in places:
-            self._committed.pop(place, None)
+        for at in partitions:
+            self._committed.pop(at, None)
 
-    def places(self) -> list[Place]:
+    def partitions(self) -> list[TopicPartition]:
         """Every partition that has an offset."""
         return list(self._committed)
 
-    def of_topic(self, topic: str) -> list[Place]:
+    def of_topic(self, topic: str) -> list[TopicPartition]:
         """What has to be forgotten with a topic that was deleted."""
-        return [place for place in self._committed if place[0] == topic]
+        return [at for at in self._committed if at[0] == topic]
 
-    def expired(self, now_ms: int, retention_ms: int, expirable: Expirable) -> list[Place]:
+    def expired(self, now_ms: int, retention_ms: int, expirable: Expirable) -> list[TopicPartition]:
         """The offsets that may go. A fresh commit stays even if the group has long been idle."""
         due = []
-        undecided = {place for places in self._undecided.values() for place in places}
-        for place, committed in self._committed.items():
-            if place[0] in expirable.in_use or place in undecided:
+        undecided = {at for partitions in self._undecided.values() for at in partitions}
+        for at, committed in self._committed.items():
+            if at[0] in expirable.in_use or at in undecided:
                 continue
             age_ms = now_ms - committed.commit_ms
             if expirable.idle_ms is not None:
                 age_ms = min(age_ms, expirable.idle_ms)
             past_end = committed.expire_ms is not None and now_ms >= committed.expire_ms
             if past_end or (committed.expire_ms is None and age_ms >= retention_ms):
-                due.append(place)
+                due.append(at)
         return due
 
     # Transactions
@@ -141,16 +147,16 @@ class OffsetTable:
         self._undecided.setdefault(producer_id, {})[topic, partition] = committed
 
     def is_undecided(self, topic: str, partition: int) -> bool:
-        """Whether a transaction may still change this offset; who wants certainty is told to wait."""
-        return any((topic, partition) in places for places in self._undecided.values())
+        """Whether a transaction may still change this offset; readers that want certainty have to wait."""
+        return any((topic, partition) in partitions for partitions in self._undecided.values())
 
     def producers(self) -> list[int]:
         """Whose transactions hold offsets here."""
         return list(self._undecided)
 
-    def decide(self, producer_id: int, committed: bool) -> list[Place]:
-        """The transaction has ended; returns the places it had written."""
-        places = self._undecided.pop(producer_id, {})
+    def decide(self, producer_id: int, committed: bool) -> list[TopicPartition]:
+        """The transaction has ended; returns the partitions it had written."""
+        partitions = self._undecided.pop(producer_id, {})
         if committed:
-            self._committed.update(places)
-        return list(places)
+            self._committed.update(partitions)
+        return list(partitions)

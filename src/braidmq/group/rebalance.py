@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from braidmq.group.events import NO_MEMBER, Effect, GroupSnapshot, Joined, Reply, Store, Synced
+from braidmq.group.events import NO_MEMBER, Effect, GroupSnapshot, Joined, Reply, Synced, WriteSnapshot
 from braidmq.group.roster import Member, Roster
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ErrorCode
 
 
-class State(StrEnum):
-    """Where a classic group stands, in the words ListGroups uses."""
+class ClassicGroupState(StrEnum):
+    """The state of a classic group, in the words ListGroups uses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -29,7 +29,7 @@ class Rebalancing:
 
     def __init__(self, group_id: str, settings: GroupSettings, now_ms: int) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
+        self.state = ClassicGroupState.EMPTY
         self.state_since_ms = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
@@ -65,7 +65,7 @@ class Rebalancing:
         ]
         for member in silent:
             self._remove(member)
-        self._go_on_without(members_before, now_ms)
+        self._continue_without(members_before, now_ms)
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._drop_those_who_did_not_sync(now_ms)
         if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
@@ -90,20 +90,20 @@ class Rebalancing:
 
     def _rebalance_or_complete(self, now_ms: int) -> None:
         """Somebody has come, gone or changed: begin a rebalance, or see whether the one under way has all."""
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             if self._initial_left_ms is None and self.roster.all_joined:
                 self._complete_join(now_ms)
-        elif self.state is not State.DEAD:
+        elif self.state is not ClassicGroupState.DEAD:
             self._prepare_rebalance(now_ms)
 
     def _prepare_rebalance(self, now_ms: int) -> None:
-        initial = self.state is State.EMPTY
-        if self.state is State.COMPLETING_REBALANCE:
+        initial = self.state is ClassicGroupState.EMPTY
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
             for member in self.roster.members.values():
                 member.assignment = b""
                 if self._answer_sync(member, Synced(ErrorCode.REBALANCE_IN_PROGRESS)):
                     self._extend_session(member, now_ms)
-        self._enter(State.PREPARING_REBALANCE, now_ms)
+        self._enter(ClassicGroupState.PREPARING_REBALANCE, now_ms)
         self._sync_deadline_ms = None
         timeout_ms = self.roster.rebalance_timeout_ms
         if initial:
@@ -147,8 +147,8 @@ class Rebalancing:
         self.generation += 1
         self.protocol_name = None
         self._join_deadline_ms = None
-        self._enter(State.EMPTY, now_ms)
-        self._effects.append(Store(self.snapshot()))
+        self._enter(ClassicGroupState.EMPTY, now_ms)
+        self._effects.append(WriteSnapshot(self.snapshot()))
 
     def _begin_generation(self, now_ms: int) -> None:
         self.generation += 1
@@ -156,7 +156,7 @@ class Rebalancing:
         self._join_deadline_ms = None
         self._sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
         self._wake_by(self._sync_deadline_ms)
-        self._enter(State.COMPLETING_REBALANCE, now_ms)
+        self._enter(ClassicGroupState.COMPLETING_REBALANCE, now_ms)
         for member in self.roster.members.values():
             member.is_new = False
             member.synced = False
@@ -181,11 +181,11 @@ class Rebalancing:
     # The second barrier: SyncGroup
 
     def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
-        """The leader has decided: the group is written down and everybody who waits is told."""
+        """The leader has decided: the group is written down and everybody who waits is answered."""
         for member in self.roster.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-        self._enter(State.STABLE, now_ms)
-        self._effects.append(Store(self.snapshot()))
+        self._enter(ClassicGroupState.STABLE, now_ms)
+        self._effects.append(WriteSnapshot(self.snapshot()))
         for member in self.roster.members.values():
             self._answer_sync(member, self._synced(member))
             self._extend_session(member, now_ms)
@@ -221,19 +221,19 @@ class Rebalancing:
             self._effects.append(Reply(token, Joined(code, member.member_id)))
         self._answer_sync(member, Synced(code))
 
-    def _go_on_without(self, members_before: int, now_ms: int) -> None:
+    def _continue_without(self, members_before: int, now_ms: int) -> None:
         """Once for all who have left together: a rebalance may have waited for any of them."""
-        if len(self.roster) < members_before or self.state is State.PREPARING_REBALANCE:
+        if len(self.roster) < members_before or self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._rebalance_or_complete(now_ms)
 
     # Time and effects
 
-    def _enter(self, state: State, now_ms: int) -> None:
+    def _enter(self, state: ClassicGroupState, now_ms: int) -> None:
         self.state = state
         self.state_since_ms = now_ms
 
     def _extend_session(self, member: Member, now_ms: int) -> None:
-        """Begins the member's session anew. While it waits at a barrier the barrier's own limit counts."""
+        """Restarts the member's session. While it waits at a barrier the barrier's own limit counts."""
         if member.join_token is None and member.sync_token is None:
             member.deadline_ms = now_ms + member.session_timeout_ms
             self._wake_by(member.deadline_ms)

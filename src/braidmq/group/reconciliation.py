@@ -1,6 +1,6 @@
 """The way of one member from what it has to what it should have, in groups whose members the server assigns.
 
-A member is told to give things up first, and gets new ones once their former owners have let go. Who has what
+A member gives things up first, and gets new ones once their former owners have let go. Who has what
 is therefore known at every moment, and nothing that only one may have is had by two. What it is that members
 have, and what is free, is for the kind of group to say: partitions (`consumer_member`) or tasks
 (`streams_member`).
@@ -64,7 +64,7 @@ class AssignedMember(ABC, Generic[T, O]):
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def check_epoch(self, epoch: int, owned: frozenset[T] | None, what: str) -> None:
-        """A member one epoch behind may have missed an answer; any other difference: it has lost track."""
+        """A member one epoch late may have missed an answer; any other difference: it has lost track."""
         if epoch == self.epoch:
             return
         if epoch == self.previous_epoch and owned is not None and owned <= self.assigned:

@@ -145,9 +145,9 @@ def parse(key: bytes, value: bytes | None) -> StoredOffset | StoredGroup | None:
     """What a record says; None for kinds that are none of ours. ProtocolError if it cannot be read."""
     kind, body = split(key)
     if kind in _OFFSET_KEYS:
-        place = decode(OffsetCommitKey, kind, body)
+        found = decode(OffsetCommitKey, kind, body)
         committed = None if value is None else _committed(value)
-        return StoredOffset(place.group, place.topic, place.partition, committed)
+        return StoredOffset(found.group, found.topic, found.partition, committed)
     if kind == _GROUP_KEY:
         group_id = decode(GroupMetadataKey, kind, body).group
         if value is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from braidmq.group.events import Join, JoinedMember, MemberSnapshot, Protocol, Token
+from braidmq.group.events import Join, JoinedMember, MemberProtocol, MemberSnapshot, Token
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
@@ -55,7 +55,7 @@ class Member:
             stored.session_timeout_ms,
             stored.rebalance_timeout_ms,
             "",
-            (Protocol(protocol_name, stored.subscription),),
+            (MemberProtocol(protocol_name, stored.subscription),),
             stored.instance_id,
         )
         member = cls(stored.member_id, request)
@@ -67,7 +67,7 @@ class Member:
     def update(self, request: Join) -> None:
         """Takes over what a later JoinGroup says."""
         self.session_timeout_ms = request.session_timeout_ms
-        # JoinGroup 0 has no rebalance timeout; the session's stands in for it.
+        # JoinGroup 0 has no rebalance timeout; the session's is used instead.
         rebalance_timeout_ms = request.rebalance_timeout_ms
         self.rebalance_timeout_ms = (
             rebalance_timeout_ms if rebalance_timeout_ms >= 0 else request.session_timeout_ms
@@ -118,7 +118,7 @@ class Roster:
         self._count(member, 1)
 
     def remove(self, member: Member) -> None:
-        assert member.join_token is None, "whoever waits is answered before it goes"
+        assert member.join_token is None, "a member that waits is answered before it goes"
         del self.members[member.member_id]
         self._count(member, -1)
         if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
@@ -200,7 +200,7 @@ class Roster:
         """The patience of the most patient member is that of the group."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def offers_shared(self, protocols: tuple[Protocol, ...]) -> bool:
+    def offers_shared(self, protocols: tuple[MemberProtocol, ...]) -> bool:
         """Whether a newcomer has a protocol in common with everybody who is here."""
         return any(self._offers[protocol.name] == len(self.members) for protocol in protocols)
 
@@ -210,14 +210,14 @@ class Roster:
         return elected((member.protocols for member in self.members.values()), shared)
 
     def described(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """The members as their leader is told of them."""
+        """The members as their leader sees them."""
         return tuple(
             JoinedMember(one.member_id, one.instance_id, one.metadata(protocol_name))
             for one in self.members.values()
         )
 
 
-def elected(offers: Iterable[tuple[Protocol, ...]], shared: Collection[str]) -> str:
+def elected(offers: Iterable[tuple[MemberProtocol, ...]], shared: Collection[str]) -> str:
     """The one among the shared protocols that most voters like best; the earlier voter breaks a tie."""
     votes = Counter(next(one.name for one in offered if one.name in shared) for offered in offers)
     return votes.most_common(1)[0][0]

@@ -43,7 +43,7 @@ class GroupSettings:
     group_name_max_bytes: int = 1_000
     """Ids of groups, members, instances, racks and clients."""
     group_member_max_bytes: int = 524_288
-    """What one member may say about itself, and be told by its leader."""
+    """What one member may say about itself, and get from its leader."""
     group_members_bytes_max: int = 134_217_728
     """What the members of all groups may say together."""
     group_offsets_bytes_max: int = 536_870_912
@@ -58,7 +58,7 @@ class GroupSettings:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_quick_interval_ms: int = 1_000
-    """How often members report while there are few of them; see `pace`."""
+    """How often members report while there are few of them; see `heartbeat_interval`."""
     group_consumer_reconciling_interval_ms: int = 500
     """How often a member that waits for partitions asks, so that it has them soon after they are free."""
     group_consumer_max_size: int = 100_000
@@ -83,5 +83,5 @@ class GroupSettings:
         if not least_ms <= timeout_ms <= most_ms:
             raise ApiError(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"a session of {timeout_ms} ms is not within {least_ms} to {most_ms}",
+                f"session.timeout.ms={timeout_ms} is not within the broker's limits: {least_ms} to {most_ms}",
             )

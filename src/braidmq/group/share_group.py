@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from braidmq.group.admission import weight_of_topics
 from braidmq.group.assignors import NOTHING, Partitions, Reader, assign_shared
-from braidmq.group.catalog import Catalog, Topic
+from braidmq.group.catalog import Catalog, CatalogTopic
 from braidmq.group.consumer_group import Beat
 from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbeat
 from braidmq.group.settings import GroupSettings
@@ -30,7 +30,7 @@ class ShareMember:
     """What the group knows about one member."""
 
     __slots__ = ("client_host", "client_id", "deadline_ms", "epoch", "member_id", "previous_epoch", "rack_id",
-                 "told", "topics")  # fmt: skip
+                 "sent", "topics")  # fmt: skip
 
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
@@ -40,7 +40,7 @@ class ShareMember:
         self.epoch = JOINING_EPOCH
         self.previous_epoch = JOINING_EPOCH
         self.topics: frozenset[str] = frozenset()
-        self.told: Partitions = NOTHING
+        self.sent: Partitions = NOTHING
         self.deadline_ms = 0
 
 
@@ -55,7 +55,7 @@ class ShareGroup:
         self.epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Partitions] = {}
-        self.subscribed_topics: dict[str, Topic] = {}
+        self.subscribed_topics: dict[str, CatalogTopic] = {}
         self._settings = settings
         self._catalog_version: int | None = None
         self._target_epoch = 0
@@ -84,8 +84,8 @@ class ShareGroup:
         member.deadline_ms = now_ms + settings.group_share_session_timeout_ms
         self._earliest_ms = min(self._earliest_ms or member.deadline_ms, member.deadline_ms)
         target = self.targets.get(member.member_id, NOTHING)
-        tell = beat.topics is not None or target != member.told
-        member.told = target
+        tell = beat.topics is not None or target != member.sent
+        member.sent = target
         interval_ms = settings.group_share_heartbeat_interval_ms
         return Beat(member.member_id, member.epoch, interval_ms, target if tell else None)
 
@@ -101,7 +101,9 @@ class ShareGroup:
         if beat.member_id not in self.members:
             most = self._settings.group_share_max_size
             if len(self.members) >= most:
-                raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {most} members")
+                raise ApiError(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group is full: it may have {most} members"
+                )
             self.members[beat.member_id] = ShareMember(beat.member_id)
         return self.members[beat.member_id]
 
@@ -116,7 +118,7 @@ class ShareGroup:
         self._known(member_id)
 
     def _take(self, member: ShareMember, beat: Heartbeat, catalog: Catalog) -> None:
-        """Takes over what the member says, and computes the target anew where that changes something."""
+        """Takes over what the member says, and computes the target again where that changes something."""
         member.client_id, member.client_host = beat.client_id, beat.client_host
         member.rack_id = beat.rack_id if beat.rack_id is not None else member.rack_id
         changed = member.epoch == JOINING_EPOCH or beat.topics not in (None, member.topics)
@@ -165,10 +167,10 @@ class ShareGroup:
 
 def _check_request(beat: Heartbeat) -> None:
     if not beat.member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a member has an id, which it makes itself")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the member id is empty; the member makes its own")
     if beat.member_epoch < LEAVING_EPOCH:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is no member epoch")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is not a member epoch")
     if beat.rack_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a rack id is not empty where it is given")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the rack id is empty; leave it out instead")
     if beat.member_epoch == JOINING_EPOCH and not beat.topics:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to subscribe to topics")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must subscribe to topics")

@@ -19,7 +19,7 @@ from braidmq.group.streams_topology import Shape
 
 SETTLING_ROUNDS_MAX = 8
 
-Place = tuple[str, int]
+TaskId = tuple[str, int]
 
 
 class Thread(NamedTuple):
@@ -52,22 +52,22 @@ def _assign(
     if not threads:
         return {}
     plan = _Plan(threads)
-    places = [(name, number) for name, shape in sorted(shapes.items()) for number in range(shape.tasks)]
-    left = plan.keep_active(places)
-    left = plan.return_to_process(left, _processes_of(threads, Role.ACTIVE), len(places))
-    left = plan.return_to_process(left, _processes_of(threads, Role.STANDBY), len(places))
+    task_ids = [(name, number) for name, shape in sorted(shapes.items()) for number in range(shape.tasks)]
+    left = plan.keep_active(task_ids)
+    left = plan.return_to_process(left, _processes_of(threads, Role.ACTIVE), len(task_ids))
+    left = plan.return_to_process(left, _processes_of(threads, Role.STANDBY), len(task_ids))
     plan.hand_out(left, Role.ACTIVE)
-    stateful = [place for place in places if shapes[place[0]].stateful]
+    stateful = [task_id for task_id in task_ids if shapes[task_id[0]].stateful]
     plan.add_standbys(stateful, standby_replicas)
     return {member_id: frozenset(tasks) for member_id, tasks in plan.tasks.items()}
 
 
-def _processes_of(threads: Mapping[str, Thread], role: Role) -> dict[Place, list[str]]:
-    found: dict[Place, list[str]] = {}
+def _processes_of(threads: Mapping[str, Thread], role: Role) -> dict[TaskId, list[str]]:
+    found: dict[TaskId, list[str]] = {}
     for _, thread in sorted(threads.items()):
         for task in thread.had:
             if task.role is role:
-                found.setdefault(task.place, []).append(thread.process_id)
+                found.setdefault(task.task_id, []).append(thread.process_id)
     return found
 
 
@@ -89,7 +89,7 @@ class _Plan:
         self._threads = threads
         self._members_of: dict[str, list[str]] = {}
         self._load_of: dict[str, int] = {}
-        self._places_of: dict[str, set[Place]] = {}
+        self._task_ids_of: dict[str, set[TaskId]] = {}
         self._by_load: dict[str, list[tuple[int, str]]] = {}
         """The members of each process as a heap, with outdated entries for loads that they had before."""
         for member_id in self.tasks:
@@ -97,83 +97,83 @@ class _Plan:
             self._members_of.setdefault(process_id, []).append(member_id)
             self._by_load.setdefault(process_id, []).append((0, member_id))
             self._load_of[process_id] = 0
-            self._places_of[process_id] = set()
+            self._task_ids_of[process_id] = set()
 
-    def keep_active(self, places: list[Place]) -> list[Place]:
+    def keep_active(self, task_ids: list[TaskId]) -> list[TaskId]:
         """Leaves tasks where they are, up to an equal share; returns those that need somebody."""
-        known, kept = set(places), set[Place]()
-        share, larger_shares = divmod(len(places), len(self.tasks))
+        known, kept = set(task_ids), set[TaskId]()
+        share, larger_shares = divmod(len(task_ids), len(self.tasks))
         for member_id in self.tasks:
             mine = [
-                task.place
+                task.task_id
                 for task in self._threads[member_id].had
-                if task.role is Role.ACTIVE and task.place in known and task.place not in kept
+                if task.role is Role.ACTIVE and task.task_id in known and task.task_id not in kept
             ]
             # By partition: who has to give some up keeps tasks of all subtopologies.
-            mine.sort(key=lambda place: (place[1], place[0]))
+            mine.sort(key=lambda task_id: (task_id[1], task_id[0]))
             most = share
             if larger_shares and len(mine) > share:
                 most += 1
                 larger_shares -= 1
-            for place in mine[:most]:
-                self._give(member_id, place, Role.ACTIVE)
-                kept.add(place)
-        return [place for place in places if place not in kept]
+            for task_id in mine[:most]:
+                self._give(member_id, task_id, Role.ACTIVE)
+                kept.add(task_id)
+        return [task_id for task_id in task_ids if task_id not in kept]
 
     def return_to_process(
-        self, places: list[Place], processes: Mapping[Place, list[str]], total: int
-    ) -> list[Place]:
+        self, task_ids: list[TaskId], processes: Mapping[TaskId, list[str]], total: int
+    ) -> list[TaskId]:
         """Gives tasks to members of processes that have their state, if those have less than a share."""
         share, left = total // len(self.tasks), []
-        for place in places:
-            near = map(self._rank, processes.get(place, ()))
+        for task_id in task_ids:
+            near = map(self._rank, processes.get(task_id, ()))
             taker = min(near, key=lambda rank: rank[:2], default=None)
             if taker is not None and taker.load < share:
-                self._give(taker.member_id, place, Role.ACTIVE)
+                self._give(taker.member_id, task_id, Role.ACTIVE)
             else:
-                left.append(place)
+                left.append(task_id)
         return left
 
-    def hand_out(self, places: Iterable[Place], role: Role) -> None:
+    def hand_out(self, task_ids: Iterable[TaskId], role: Role) -> None:
         """Gives each to the least loaded member of a process that does not have it; none if all have it."""
         queue = [self._rank(process_id) for process_id in self._members_of]
         heapq.heapify(queue)
-        for place in places:
+        for task_id in task_ids:
             passed = []
             while queue:
                 rank = heapq.heappop(queue)
-                if place in self._places_of[rank.process_id]:
+                if task_id in self._task_ids_of[rank.process_id]:
                     passed.append(rank)
                 else:
-                    self._give(rank.member_id, place, role)
+                    self._give(rank.member_id, task_id, role)
                     passed.append(self._rank(rank.process_id))
                     break
             for each in passed:
                 heapq.heappush(queue, each)
 
-    def add_standbys(self, places: list[Place], replicas: int) -> None:
+    def add_standbys(self, task_ids: list[TaskId], replicas: int) -> None:
         """Copies of tasks in other processes: with members that had one, then with the least loaded."""
-        total = len(places) * replicas + sum(map(len, self.tasks.values()))
+        total = len(task_ids) * replicas + sum(map(len, self.tasks.values()))
         share = -(-total // len(self.tasks))
-        had: dict[Place, list[str]] = {}
+        had: dict[TaskId, list[str]] = {}
         for role in (Role.ACTIVE, Role.STANDBY):
             for member_id in self.tasks:
                 for task in self._threads[member_id].had:
                     if task.role is role:
-                        had.setdefault(task.place, []).append(member_id)
+                        had.setdefault(task.task_id, []).append(member_id)
         for _ in range(min(replicas, len(self._members_of) - 1)):
             left = []
-            for place in places:
-                for member_id in had.get(place, ()):
-                    if len(self.tasks[member_id]) < share and not self._has(member_id, place):
-                        self._give(member_id, place, Role.STANDBY)
+            for task_id in task_ids:
+                for member_id in had.get(task_id, ()):
+                    if len(self.tasks[member_id]) < share and not self._has(member_id, task_id):
+                        self._give(member_id, task_id, Role.STANDBY)
                         break
                 else:
-                    left.append(place)
+                    left.append(task_id)
             self.hand_out(left, Role.STANDBY)
 
-    def _has(self, member_id: str, place: Place) -> bool:
-        return place in self._places_of[self._threads[member_id].process_id]
+    def _has(self, member_id: str, task_id: TaskId) -> bool:
+        return task_id in self._task_ids_of[self._threads[member_id].process_id]
 
     def _rank(self, process_id: str) -> _Rank:
         """The least loaded member of a process."""
@@ -185,9 +185,9 @@ class _Plan:
             load, self._load_of[process_id] / len(self._members_of[process_id]), member_id, process_id
         )
 
-    def _give(self, member_id: str, place: Place, role: Role) -> None:
-        self.tasks[member_id].append(Task(role, *place))
+    def _give(self, member_id: str, task_id: TaskId, role: Role) -> None:
+        self.tasks[member_id].append(Task(role, *task_id))
         process_id = self._threads[member_id].process_id
         heapq.heappush(self._by_load[process_id], (len(self.tasks[member_id]), member_id))
         self._load_of[process_id] += 1
-        self._places_of[process_id].add(place)
+        self._task_ids_of[process_id].add(task_id)

@@ -5,13 +5,13 @@ member; nobody waits for anybody else. What is different:
 
 -   Members bring the topology of the application when they join (`streams_topology`). From it and the topics
     there are, the group knows the tasks. The topology of the first member is that of the group until nobody
-    is left in it; a member with another one is refused, one of an earlier epoch is told that it is stale.
--   As long as topics are missing or do not fit, nobody has a task, and members are told why. Internal topics
+    is left in it; a member with another one is refused, one of an earlier epoch learns that it is stale.
+-   As long as topics are missing or do not fit, nobody has a task, and members learn why. Internal topics
     that are missing are for the shell to create: the answer to a heartbeat names them.
 -   Tasks have roles: one active, and standbys as the group's options say (`streams_assignor`).
 -   A group that was empty waits for a moment before it hands out tasks, because threads join one by one, and
     each task that moves has to restore its state.
--   Members that can be asked for state say where, and are told where all the others are (`Located`).
+-   Members that can be asked for state say where, and learn where all the others are (`Located`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from braidmq.group.streams_member import (
     check_request,
 )
 from braidmq.group.streams_tasks import NO_TASKS, Active, Role, TaskOwners, Tasks
-from braidmq.group.streams_topology import ApplicationTopic, Configured, Status, StatusCode, Topology
+from braidmq.group.streams_topology import ApplicationTopic, Configured, StatusCode, Topology, TopologyStatus
 from braidmq.wire.errors import ApiError, ErrorCode
 
 NO_TOPOLOGY = Topology(-1, ())
@@ -71,13 +71,13 @@ class Located(NamedTuple):
 
 
 class StreamsBeat(NamedTuple):
-    """The answer to a heartbeat. Tasks of None are those the member has already been told."""
+    """The answer to a heartbeat. Tasks of None: the member already knows them."""
 
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int = 0
     tasks: Tasks | None = None
-    statuses: tuple[Status, ...] = ()
+    statuses: tuple[TopologyStatus, ...] = ()
     endpoint_epoch: int = 0
     located: list[Located] | None = None
     to_create: tuple[ApplicationTopic, ...] = ()
@@ -170,7 +170,7 @@ class StreamsGroup:
         for member in stored.members:
             self.members[member.member_id] = member
             for task in member.assigned | member.revoking:
-                self.owners.enter(member, task, stored.since.get(task.place, member.epoch))
+                self.owners.enter(member, task, stored.since.get(task.task_id, member.epoch))
             self._set_deadlines(member, now_ms)
         if not any(self.targets.values()):
             self._bump()  # it may have waited for members, and nothing says until when
@@ -204,7 +204,7 @@ class StreamsGroup:
         configured = self._configure(topology, catalog)
         member = self._member_of(beat, configured, now_ms)
         profile, position = member.profile(), member.position()
-        told, endpoint = member.assigned, member.endpoint
+        before, endpoint = member.assigned, member.endpoint
         self._take_topology(topology, configured, catalog)
         if member.take(beat) or member.deadline_ms is None:
             self._bump()
@@ -218,13 +218,13 @@ class StreamsGroup:
         if member.position() != position:
             self._changes.positions.add(member.member_id)
         self._set_deadlines(member, now_ms)
-        if member.endpoint is not None and (member.assigned != told or member.endpoint != endpoint):
+        if member.endpoint is not None and (member.assigned != before or member.endpoint != endpoint):
             self.endpoint_epoch += 1
         return StreamsBeat(
             member.member_id,
             member.epoch,
             self._interval_ms(member, interval_ms, now_ms),
-            member.assigned if _must_be_told(member, beat, told) else None,
+            member.assigned if _has_news(member, beat, before) else None,
             tuple(self._statuses(member)),
             self.endpoint_epoch,
             self._located(member, beat),
@@ -281,18 +281,20 @@ class StreamsGroup:
         tasks = sum(shape.tasks for shape in self._configured.shapes.values())
         return now_ms - self._target_computed_ms >= (len(self.members) + tasks) // MEMBERS_PER_MS
 
-    def _statuses(self, member: StreamsMember) -> Iterable[Status]:
+    def _statuses(self, member: StreamsMember) -> Iterable[TopologyStatus]:
         if member.topology_epoch < self.topology.epoch:
-            detail = f"topology epoch {member.topology_epoch} is behind the group's, {self.topology.epoch}"
-            yield Status(StatusCode.STALE_TOPOLOGY, detail)
+            detail = (
+                f"topology epoch {member.topology_epoch} is older than the group's, {self.topology.epoch}"
+            )
+            yield TopologyStatus(StatusCode.STALE_TOPOLOGY, detail)
         if self._delayed_until_ms is not None:
             detail = "tasks are handed out when other members have had time to join"
-            yield Status(StatusCode.ASSIGNMENT_DELAYED, detail)
+            yield TopologyStatus(StatusCode.ASSIGNMENT_DELAYED, detail)
         if self._configured.obstacle is not None:
             yield self._configured.obstacle
         if self._ended_by is not None:
             detail = f"member {self._ended_by} asked for the whole application to be shut down"
-            yield Status(StatusCode.SHUTDOWN_APPLICATION, detail)
+            yield TopologyStatus(StatusCode.SHUTDOWN_APPLICATION, detail)
 
     def _interval_ms(self, member: StreamsMember, interval_ms: int | None, now_ms: int) -> int:
         asked_ms = self._options(self.group_id).heartbeat_interval_ms
@@ -322,7 +324,7 @@ class StreamsGroup:
             return member
         most = self._settings.group_streams_max_size
         if len(self.members) >= most:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has its {most} members")
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group is full: it may have {most} members")
         delay_ms = self._options(self.group_id).initial_rebalance_delay_ms
         if not self.members and delay_ms:
             self._delayed_until_ms = now_ms + delay_ms
@@ -460,10 +462,10 @@ def _deadlines(member: StreamsMember) -> list[int]:
     return [one for one in (member.deadline_ms, member.rebalance_deadline_ms) if one is not None]
 
 
-def _must_be_told(member: StreamsMember, beat: StreamsHeartbeat, told: Tasks) -> bool:
+def _has_news(member: StreamsMember, beat: StreamsHeartbeat, before: Tasks) -> bool:
     """Whether its tasks are new to the member: one that says it has others may have missed an answer."""
     differs = beat.owned is not None and beat.owned != member.assigned
-    return beat.member_epoch == JOINING_EPOCH or member.assigned != told or differs
+    return beat.member_epoch == JOINING_EPOCH or member.assigned != before or differs
 
 
 def _check_owned(owned: Tasks, configured: Configured) -> None:

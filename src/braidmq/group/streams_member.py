@@ -80,7 +80,7 @@ class StreamsMember(AssignedMember[Task, TaskOwners]):
         self.endpoint: Endpoint | None = None
         self.tags: Tags = ()
         self.knows_endpoints = False
-        """Whether it has been told since the broker started where state can be queried."""
+        """Whether it has heard since the broker started where state can be queried."""
         self.deadline_ms: int | None = None
         self.rebalance_deadline_ms: int | None = None
 
@@ -125,19 +125,19 @@ class StreamsMember(AssignedMember[Task, TaskOwners]):
 def check_request(beat: StreamsHeartbeat) -> None:
     """What cannot be right whatever the group looks like."""
     if not beat.member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a member has an id")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the member id is empty")
     if beat.rack_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a rack id is not empty where it is given")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the rack id is empty; leave it out instead")
     if beat.member_epoch < LEAVING_EPOCH:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is no member epoch")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{beat.member_epoch} is not a member epoch")
     if beat.member_epoch != JOINING_EPOCH:
         if beat.topology is not None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "only who joins gives a topology")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "only a member that joins may give a topology")
         return
     if beat.rebalance_timeout_ms < 0:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a rebalance timeout")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must give a rebalance timeout")
     if beat.owned:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "who joins must not own tasks")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must not own tasks")
     if beat.topology is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "who joins has to give a topology")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a member that joins must give a topology")
     check_topology(beat.topology)

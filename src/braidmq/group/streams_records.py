@@ -161,7 +161,7 @@ def subtopology_message(part: Subtopology) -> wire.HeartbeatSubtopology:
 
 
 def _places(names: Iterable[str]) -> dict[str, int]:
-    """Where each name stands, the first time."""
+    """Where each name first appears."""
     found: dict[str, int] = {}
     for place, name in enumerate(names):
         found.setdefault(name, place)
@@ -232,8 +232,7 @@ class StreamsLoader:
         kind, body = split(key)
         if kind in _MEMBER_KEYS:
             member = decode(StreamsGroupMemberKey, kind, body)
-            place = (member.group_id, member.member_id)
-            _enter(self._members.setdefault(place, {}), kind, value)
+            _enter(self._members.setdefault((member.group_id, member.member_id), {}), kind, value)
         elif kind in _GROUP_KEYS:
             group_id = decode(StreamsGroupKey, kind, body).group_id
             _enter(self._groups.setdefault(group_id, {}), kind, value)
@@ -244,7 +243,7 @@ class StreamsLoader:
     def forget(self, group_id: str) -> None:
         """A later record says that the group is of another protocol."""
         if self._groups.pop(group_id, None):
-            self._members = {place: of for place, of in self._members.items() if place[0] != group_id}
+            self._members = {key: of for key, of in self._members.items() if key[0] != group_id}
 
     def groups(self) -> dict[str, StoredStreamsGroup]:
         """The groups that are left when everything has been read."""
@@ -325,7 +324,7 @@ def _member(member_id: str, values: dict[int, bytes], since: dict[tuple[str, int
         try:
             member.state = MemberState(position.state)
         except ValueError:
-            raise ProtocolError(f"{position.state} is no state of a group member") from None
+            raise ProtocolError(f"{position.state} is not a member state") from None
         member.assigned = frozenset(
             (
                 *flat(Role.ACTIVE, position.active_tasks),

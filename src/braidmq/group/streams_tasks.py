@@ -26,7 +26,7 @@ class Task(NamedTuple):
     partition: int
 
     @property
-    def place(self) -> tuple[str, int]:
+    def task_id(self) -> tuple[str, int]:
         """What it works on, whatever the role."""
         return self.subtopology, self.partition
 
@@ -67,14 +67,14 @@ class Active(NamedTuple):
 
 
 class TaskOwners:
-    """Who has which tasks, those included that somebody has been told to give up and has not yet."""
+    """Who has which tasks, those included that a member has to give up and has not yet."""
 
     def __init__(self) -> None:
         self._active: dict[tuple[str, int], Active] = {}
         self._copies: dict[tuple[str, int], list[Worker]] = {}
 
-    def active(self, place: tuple[str, int]) -> Active | None:
-        return self._active.get(place)
+    def active(self, task_id: tuple[str, int]) -> Active | None:
+        return self._active.get(task_id)
 
     def claim(self, worker: Worker, wanted: Tasks, since: int) -> Tasks:
         """Gives the worker those of the tasks that are free, and says which these are."""
@@ -86,28 +86,28 @@ class TaskOwners:
     def enter(self, worker: Worker, task: Task, since: int) -> None:
         """Takes note of what the worker has."""
         if task.role is Role.ACTIVE:
-            self._active[task.place] = Active(worker, since)
+            self._active[task.task_id] = Active(worker, since)
         else:
-            self._copies.setdefault(task.place, []).append(worker)
+            self._copies.setdefault(task.task_id, []).append(worker)
 
     def release(self, worker: Worker, tasks: Tasks) -> None:
         """The worker lets go of tasks, so that others can have them."""
         for task in tasks:
-            place = task.place
+            task_id = task.task_id
             if task.role is not Role.ACTIVE:
-                left = [one for one in self._copies.get(place, ()) if one is not worker]
+                left = [one for one in self._copies.get(task_id, ()) if one is not worker]
                 if left:
-                    self._copies[place] = left
+                    self._copies[task_id] = left
                 else:
-                    self._copies.pop(place, None)
-            elif (active := self._active.get(place)) is not None and active.worker is worker:
-                del self._active[place]
+                    self._copies.pop(task_id, None)
+            elif (active := self._active.get(task_id)) is not None and active.worker is worker:
+                del self._active[task_id]
 
     def _is_free(self, worker: Worker, task: Task) -> bool:
-        active = self._active.get(task.place)
+        active = self._active.get(task.task_id)
         if active is not None and (task.role is Role.ACTIVE or _same_process(active.worker, worker)):
             return False
-        return not any(_same_process(one, worker) for one in self._copies.get(task.place, ()))
+        return not any(_same_process(one, worker) for one in self._copies.get(task.task_id, ()))
 
 
 def _same_process(one: Worker, other: Worker) -> bool:

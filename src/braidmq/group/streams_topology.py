@@ -18,7 +18,7 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from braidmq.group.catalog import Topic
+from braidmq.group.catalog import CatalogTopic
 from braidmq.wire.errors import ApiError, ErrorCode
 
 TASKS_MAX = 20_000
@@ -91,7 +91,7 @@ class StatusCode(IntEnum):
     ASSIGNMENT_DELAYED = 5
 
 
-class Status(NamedTuple):
+class TopologyStatus(NamedTuple):
     code: StatusCode
     detail: str
 
@@ -109,7 +109,7 @@ class Configured(NamedTuple):
     shapes: Mapping[str, Shape]
     partitions: Mapping[str, int]
     """How many every topic has that is read or written down to, internal ones as decided."""
-    obstacle: Status | None = None
+    obstacle: TopologyStatus | None = None
     missing: tuple[ApplicationTopic, ...] = ()
     """What has to be created, with its number of partitions."""
 
@@ -123,15 +123,13 @@ class _Unfit(Exception):
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
-        self.status = Status(code, detail)
+        self.status = TopologyStatus(code, detail)
 
 
 def check_topology(topology: Topology) -> None:
     """Raises STREAMS_INVALID_TOPOLOGY for what no topics can make right."""
     if topology.epoch < 0:
-        raise ApiError(
-            ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH, f"{topology.epoch} is no epoch of a topology"
-        )
+        raise ApiError(ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH, f"{topology.epoch} is not a topology epoch")
     ids = [part.subtopology_id for part in topology.subtopologies]
     if len(set(ids)) < len(ids):
         raise _invalid("two subtopologies have the same id")
@@ -147,7 +145,7 @@ def check_topology(topology: Topology) -> None:
     _repartition_counts(topology, lambda _: 1)
 
 
-def digest(topology: Topology, topics: Mapping[str, Topic]) -> int:
+def digest(topology: Topology, topics: Mapping[str, CatalogTopic]) -> int:
     """Changes when one of the topology's topics appears, disappears, grows or is recreated."""
     state = blake2b(digest_size=8)
     for name in sorted(topology.required_topics()):
@@ -156,8 +154,8 @@ def digest(topology: Topology, topics: Mapping[str, Topic]) -> int:
     return int.from_bytes(state.digest(), "big", signed=True)
 
 
-def configure(topology: Topology, topics: Mapping[str, Topic]) -> Configured:
-    """How many tasks there are, or what stands in the way. ApiError STREAMS_INVALID_TOPOLOGY."""
+def configure(topology: Topology, topics: Mapping[str, CatalogTopic]) -> Configured:
+    """How many tasks there are, or what prevents them. ApiError STREAMS_INVALID_TOPOLOGY."""
     try:
         missing = {name for part in topology.subtopologies for name in part.sources if name not in topics}
         if missing:
@@ -177,10 +175,12 @@ def configure(topology: Topology, topics: Mapping[str, Topic]) -> Configured:
     if not to_create:
         return Configured(shapes, partitions)
     detail = f"internal topics are being created: {_shown(topic.name for topic in to_create)}"
-    return Configured(shapes, partitions, Status(StatusCode.MISSING_INTERNAL_TOPICS, detail), to_create)
+    return Configured(
+        shapes, partitions, TopologyStatus(StatusCode.MISSING_INTERNAL_TOPICS, detail), to_create
+    )
 
 
-def _internal_counts(topology: Topology, topics: Mapping[str, Topic]) -> dict[str, int]:
+def _internal_counts(topology: Topology, topics: Mapping[str, CatalogTopic]) -> dict[str, int]:
     counts = _repartition_counts(topology, lambda name: topics[name].partitions)
     fixed = {
         topic.name
@@ -209,16 +209,16 @@ def _repartition_counts(topology: Topology, count_of: Callable[[str], int]) -> d
     # in the round in which it learns the first such number, or in the next if its place in this one is past.
     readers: dict[str, list[int]] = {}
     rounds: list[tuple[int, int]] = []
-    for place, part in enumerate(topology.subtopologies):
+    for index, part in enumerate(topology.subtopologies):
         if part.sources or any(topic.name in counts for topic in part.repartition_sources):
-            rounds.append((0, place))
+            rounds.append((0, index))
         else:
             for topic in part.repartition_sources:
-                readers.setdefault(topic.name, []).append(place)
-    entered = {place for _, place in rounds}
+                readers.setdefault(topic.name, []).append(index)
+    entered = {index for _, index in rounds}
     while rounds:
-        number, place = heapq.heappop(rounds)
-        part = topology.subtopologies[place]
+        number, index = heapq.heappop(rounds)
+        part = topology.subtopologies[index]
         known = [count_of(name) for name in part.sources]
         known += [counts[topic.name] for topic in part.repartition_sources if topic.name in counts]
         for name in part.repartition_sinks:
@@ -228,7 +228,7 @@ def _repartition_counts(topology: Topology, count_of: Callable[[str], int]) -> d
             for reader in readers.get(name, ()):
                 if reader not in entered:
                     entered.add(reader)
-                    heapq.heappush(rounds, (number + (reader <= place), reader))
+                    heapq.heappush(rounds, (number + (reader <= index), reader))
     for part in topology.subtopologies:
         if any(name not in counts for name in part.repartition_sinks):
             raise _invalid("repartition topics depend on each other in a circle")
@@ -240,7 +240,7 @@ def _repartition_counts(topology: Topology, count_of: Callable[[str], int]) -> d
 
 
 def _make_equal(
-    names: frozenset[str], topics: Mapping[str, Topic], counts: dict[str, int], fixed: set[str]
+    names: frozenset[str], topics: Mapping[str, CatalogTopic], counts: dict[str, int], fixed: set[str]
 ) -> None:
     """Gives topics that are joined the same number of partitions, where the number is ours to decide."""
     external = {name: topics[name].partitions for name in names if name not in counts}
@@ -262,12 +262,12 @@ def _make_equal(
         counts[name] = wanted
 
 
-def _most_partitions(part: Subtopology, topics: Mapping[str, Topic], counts: Mapping[str, int]) -> int:
+def _most_partitions(part: Subtopology, topics: Mapping[str, CatalogTopic], counts: Mapping[str, int]) -> int:
     return max(counts[name] if name in counts else topics[name].partitions for name in part.reads)
 
 
 def _missing_internal(
-    topology: Topology, topics: Mapping[str, Topic], counts: Mapping[str, int]
+    topology: Topology, topics: Mapping[str, CatalogTopic], counts: Mapping[str, int]
 ) -> tuple[ApplicationTopic, ...]:
     missing: dict[str, ApplicationTopic] = {}
     for part in topology.subtopologies:

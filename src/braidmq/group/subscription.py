@@ -70,8 +70,8 @@ def write_assignment(partitions: Mapping[str, list[int]], metadata: bytes) -> by
 
 def _known(stored: bytes) -> int:
     if len(stored) < _VERSION.size:
-        raise ProtocolError("there is no version")
+        raise ProtocolError("the version is missing")
     version: int = _VERSION.unpack_from(stored)[0]
     if version < 0:
-        raise ProtocolError(f"{version} is no version")
+        raise ProtocolError(f"version {version} is not known")
     return min(version, NEWEST)

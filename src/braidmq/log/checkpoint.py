@@ -1,7 +1,7 @@
 """The checkpoint of a log: up to where it is known to be safe, and what the batches alone do not tell.
 
 It holds the recovery point (everything before it was synced, so recovery checks only what follows), the start
-offset (DeleteRecords moves it without touching segments) and the leader epochs. It is one line of JSON behind
+offset (DeleteRecords moves it without touching segments) and the leader epochs. It is one line of JSON after
 its CRC, written twice into one small file: the start offset exists nowhere else, and a single flipped bit
 must not bring deleted records back.
 """
@@ -131,7 +131,7 @@ class CheckpointFile:
         unsynced = directories if self.written is None else ()
         if self.written is not None and snapshot is not None and producers.transactions is not None:
             # The snapshot may lack aborted transactions whose records went with a swap. If the swap were
-            # undone by a power loss, and the snapshot not, those records would count as committed.
+            # undone by a power loss, and the snapshot not, those records would be taken for committed.
             unsynced = (self._directory,)
         version = producers.version if whole else INCOMPLETE
         return CheckpointJob(self, self._begun, checkpoint, snapshot, version, unsynced)

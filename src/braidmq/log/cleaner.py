@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 
-from braidmq.log.aborted import AbortedRanges
+from braidmq.log.aborted_transactions import AbortedRanges
 from braidmq.log.key_map import KeyMap
 from braidmq.wire import kernel
 from braidmq.wire.checksum import crc32c
@@ -55,7 +55,7 @@ class Fate(Enum):
 
 
 @dataclass(slots=True)
-class Survey:
+class CleaningSurvey:
     """What must be known of the whole range before the first batch is cleaned."""
 
     newest: KeyMap
@@ -85,7 +85,7 @@ class BatchCleaner:
 
     __slots__ = ("_now_ms", "_retention_ms", "_survey", "_with_records")
 
-    def __init__(self, survey: Survey, now_ms: int, delete_retention_ms: int) -> None:
+    def __init__(self, survey: CleaningSurvey, now_ms: int, delete_retention_ms: int) -> None:
         self._survey = survey
         self._now_ms = now_ms
         self._retention_ms = delete_retention_ms

@@ -6,9 +6,9 @@
     done (loop)    the file takes the place of its segments; readers with a slice of the old ones keep them
 
 `run` and `done` follow each other until the job has `ended`. Memory is bounded by the map of keys: when they
-do not fit, the round ends where the map was full, and the next one goes on there. Bytes are read with their
+do not fit, the round ends where the map was full, and the next one continues there. Bytes are read with their
 CRCs checked, so that damage is reported and not sealed with a new CRC. How the files change places and what
-a crash leaves is told in `swap`, what happens to a batch in `cleaner`.
+a crash leaves is described in `segment_swap`, what happens to a batch in `cleaner`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from braidmq.config import INT64_MAX, TopicConfig
-from braidmq.log import progress
-from braidmq.log.aborted import AbortedRanges
-from braidmq.log.cleaner import BatchCleaner, Fate, Survey, opened, without_gaps
+from braidmq.log import compaction_progress
+from braidmq.log.aborted_transactions import AbortedRanges
+from braidmq.log.cleaner import BatchCleaner, CleaningSurvey, Fate, opened, without_gaps
 from braidmq.log.files import FileCache
 from braidmq.log.index import RELATIVE_OFFSET_MAX, SegmentIndex
 from braidmq.log.key_map import KeyMap
 from braidmq.log.log import Log
 from braidmq.log.scan import Damage, check_bytes, hop
 from braidmq.log.segment import LOG_SUFFIX, NO_TIMESTAMP, Segment
-from braidmq.log.swap import Swap
+from braidmq.log.segment_swap import Swap
 from braidmq.platform.disk import Disk, DiskFile
 from braidmq.wire.errors import ApiError
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
@@ -50,7 +50,7 @@ class CompactionLimits:
     """Memory for keys; a million distinct ones in a round fit the default."""
 
 
-class Source(NamedTuple):
+class SourceSegment(NamedTuple):
     """An ended segment as it was when the job began."""
 
     segment: Segment
@@ -93,7 +93,7 @@ class Compactor:
         if self._busy or self.failed is not None:
             return None
         sources = [
-            Source(segment, segment.path, segment.base_offset, end_offset, segment.size_bytes)
+            SourceSegment(segment, segment.path, segment.base_offset, end_offset, segment.size_bytes)
             for segment, end_offset in self._log.ended_segments(limit_offset)
         ]
         if self._limits.lag_min_ms:
@@ -110,7 +110,7 @@ class Compactor:
         )  # fmt: skip
         return CompactionJob(self._disk, self._path, task, self._pause)
 
-    def _worth_it(self, sources: list[Source], now_ms: int) -> bool:
+    def _worth_it(self, sources: list[SourceSegment], now_ms: int) -> bool:
         """Whether enough of it was never looked at, or has not been for too long."""
         dirty = [one for one in sources if one.end_offset > self.cleaned_offset]
         if not dirty:
@@ -168,7 +168,7 @@ def compact(
 class CompactionTask(NamedTuple):
     """What a job is to do."""
 
-    sources: list[Source]
+    sources: list[SourceSegment]
     first_dirty_offset: int
     aborted: bytes
     """All transactions that the log knows to be aborted, packed."""
@@ -182,7 +182,7 @@ class Prepared(NamedTuple):
     """A written file that waits to take the place of segments."""
 
     swap: Swap
-    sources: list[Source]
+    sources: list[SourceSegment]
     size_bytes: int
     cleaned_offset: int
     """Before it everything is clean once the file is in place."""
@@ -197,7 +197,7 @@ class CompactionJob:
         self._task = task
         self._pause = pause
         self._waiting = list(task.sources)
-        self._survey: Survey | None = None
+        self._survey: CleaningSurvey | None = None
         self._cleaner: BatchCleaner | None = None
         self.prepared: Prepared | None = None
         self.replaced = False
@@ -233,7 +233,7 @@ class CompactionJob:
                 return
         self.bytes_after += sum(source.size_bytes for source in self._waiting)
         self.cleaned_offset = self._survey.end_offset
-        progress.write(self._disk, self._path, self.cleaned_offset)
+        compaction_progress.write(self._disk, self._path, self.cleaned_offset)
         self.ended = True
 
     def _conclude(self, prepared: Prepared) -> bool:
@@ -249,7 +249,7 @@ class CompactionJob:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def _look(self) -> Survey:
+    def _look(self) -> CleaningSurvey:
         """Finds the newest offset of every key in the dirty part, as far as the memory for keys goes."""
         dirty_records = batch_records_max = 0
         for source in self._task.sources:
@@ -260,7 +260,7 @@ class CompactionJob:
                         batch_records_max = max(batch_records_max, header.record_count)
         # One batch must fit in any case, or no round would ever get past it.
         newest = KeyMap(max(min(self._task.keys_max, dirty_records), batch_records_max, 1))
-        survey = Survey(
+        survey = CleaningSurvey(
             newest,
             self._task.sources[-1].end_offset,
             self._task.first_dirty_offset,
@@ -276,7 +276,7 @@ class CompactionJob:
                 break
         return survey
 
-    def _collect(self, source: Source, survey: Survey) -> int | None:
+    def _collect(self, source: SourceSegment, survey: CleaningSurvey) -> int | None:
         """Notes the keys of a segment; the offset of the batch at which the map was full, if it was."""
         for header, batch in self._batches(source):
             dirty = header.next_offset > self._task.first_dirty_offset
@@ -287,7 +287,7 @@ class CompactionJob:
                     return header.base_offset
         return None
 
-    def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def _batches(self, source: SourceSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches of a segment, every CRC checked, from its first offset to its last."""
         expected = source.base_offset
         with _open(self._disk, source) as file:
@@ -306,7 +306,7 @@ class CompactionJob:
         first = self._waiting[0]
         swap = Swap(self._disk, self._path, first.base_offset, first.end_offset)
         swap.undo()
-        group: list[Source] = []
+        group: list[SourceSegment] = []
         out = CompactedFile(
             self._disk, swap.cleaned_stem, first.base_offset, self._task.config.index_interval_bytes
         )
@@ -327,7 +327,7 @@ class CompactionJob:
         assert self._survey is not None, "segments are cleaned after they were surveyed"
         return Prepared(swap, group, out.size_bytes, min(swap.end_offset, self._survey.end_offset))
 
-    def _write_group(self, cleaner: BatchCleaner, out: CompactedFile, group: list[Source]) -> bool:
+    def _write_group(self, cleaner: BatchCleaner, out: CompactedFile, group: list[SourceSegment]) -> bool:
         """Takes segments for one file, whether anything of them changed.
 
         The next one is taken while the file could hold it even if all of it stays.
@@ -348,7 +348,7 @@ class CompactionJob:
             out.append(content)
         return changed
 
-    def _fits(self, out: CompactedFile, group: list[Source]) -> bool:
+    def _fits(self, out: CompactedFile, group: list[SourceSegment]) -> bool:
         if not group:
             return True
         following = self._waiting[0]
@@ -420,7 +420,7 @@ class CompactedFile:
 
 
 @contextmanager
-def _open(disk: Disk, source: Source) -> Iterator[DiskFile]:
+def _open(disk: Disk, source: SourceSegment) -> Iterator[DiskFile]:
     """A segment's file; ApiError CORRUPT_MESSAGE if what is in it turns out to be damaged."""
     file = disk.open(source.path)
     try:
@@ -435,7 +435,7 @@ def _is_gap(header: BatchHeader) -> bool:
     return header.record_count == 0 and header.producer_id < 0
 
 
-def _older(sources: list[Source], newest_ms: int) -> list[Source]:
+def _older(sources: list[SourceSegment], newest_ms: int) -> list[SourceSegment]:
     """The segments before the first that holds a record younger than `newest_ms`."""
     for number, source in enumerate(sources):
         source.segment.load()

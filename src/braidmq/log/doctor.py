@@ -1,7 +1,7 @@
 """Is everything in a partition's directory what was written, and can it be mended?
 
 `verify` reads every byte of every segment, index, checkpoint and snapshot and changes nothing. `repair`
-mends what can be: indexes, checkpoints and snapshots are made anew from the log; records that are damaged
+mends what can be: indexes, checkpoints and snapshots are rebuilt from the log; records that are damaged
 beyond recovery are replaced by an empty batch that covers their offsets, so that everything else can be
 read again, and the file as it was found is kept beside it. The broker must be stopped for both.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from braidmq.config import configure
 from braidmq.log import checkpoint as checkpoints
-from braidmq.log import swap
+from braidmq.log import segment_swap
 from braidmq.log.checkpoint import CHECKPOINT_NAME, Checkpoint
 from braidmq.log.cleaner import gap as empty_batch
 from braidmq.log.epochs import LeaderEpochs
@@ -104,7 +104,7 @@ def verify(disk: Disk, path: Path) -> list[Finding]:
 
 def repair(disk: Disk, path: Path) -> list[str]:
     """Mends a partition's directory; what was done, for people."""
-    names = set(swap.recover(disk, str(path), disk.listdir(path)))
+    names = set(segment_swap.recover(disk, str(path), disk.listdir(path)))
     found, point = _verify_checkpoint(disk, path, names)
     done = []
     if found and point is not None:
@@ -164,7 +164,7 @@ def _verify_snapshot(disk: Disk, path: Path, names: set[str]) -> list[Finding]:
 
 def _bases(names: set[str]) -> list[int]:
     """Base offsets of the segments that count: what was half deleted or half replaced may still be there."""
-    replaced, deleted = swap.replaced(sorted(names)), deleted_offset(names)
+    replaced, deleted = segment_swap.replaced(sorted(names)), deleted_offset(names)
     return [base for base in segment_offsets(names) if base not in replaced and base > deleted]
 
 
@@ -305,7 +305,7 @@ def _mend_segment(
 def _mended(
     source: DiskFile, surveyed: Surveyed, end_offset: int, epochs: Epochs, done: list[str]
 ) -> Iterator[Bytes]:
-    """The batches of the mended segment; tells in `done` what is lost."""
+    """The batches of the mended segment; says in `done` what is lost."""
     expected = surveyed.base_offset
     wrong = {position for position, _ in surveyed.wrong_epochs}
     for position, header in surveyed.batches:

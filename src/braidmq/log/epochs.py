@@ -2,7 +2,7 @@
 
 Every batch carries the epoch of the leader that appended it. The log keeps where each epoch began, so that
 a client or a follower that knows an old epoch can learn where it ended and notice that it has read what was
-later cut off (KIP-101, KIP-320). The epoch stands outside the batch's CRC; as the list is made durable
+later cut off (KIP-101, KIP-320). The epoch is outside the batch's CRC; as the list is made durable
 before a new epoch's first batch, it is also what a stored epoch is checked against.
 """
 

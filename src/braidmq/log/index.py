@@ -40,7 +40,7 @@ class BadIndex(Exception):
     """An entry failed its check, or its file cannot be read; the index must be rebuilt."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A batch the index knows: its base offset, its position, and the largest timestamp so far."""
 
     offset: int
@@ -62,7 +62,7 @@ class SegmentIndex:
         self._stem = stem
         self._base_offset = base_offset
         self._seed = index_seed(base_offset)
-        self.last: Entry | None = None
+        self.last: IndexEntry | None = None
         """The newest entry."""
         self._written = 0
         self._pending_offsets = bytearray()
@@ -74,18 +74,18 @@ class SegmentIndex:
     # -- growing --------------------------------------------------------------------------------
 
     def add(self, offset: int, position: int, timestamp: int) -> None:
-        """Adds an entry behind all others."""
+        """Adds an entry after all others."""
         relative = offset - self._base_offset
         body = _OFFSET_BODY.pack(relative, position)
         self._pending_offsets += _OFFSET.pack(relative, position, crc32c(body, self._seed))
         body = _TIME_BODY.pack(timestamp, relative)
         self._pending_times += _TIME.pack(timestamp, relative, crc32c(body, self._seed))
-        self.last = Entry(offset, position, timestamp)
+        self.last = IndexEntry(offset, position, timestamp)
         if len(self._pending_offsets) >= PENDING_ENTRIES_MAX * OFFSET_ENTRY_BYTES:
             self.write_out()
 
     def write_out(self) -> None:
-        """Writes the entries that wait in memory. If the disk refuses they go on waiting: nothing is lost."""
+        """Writes the entries that wait in memory. If the disk refuses they keep waiting: nothing is lost."""
         if not self._pending_offsets:
             return
         try:
@@ -106,25 +106,25 @@ class SegmentIndex:
 
     # -- searching ------------------------------------------------------------------------------
 
-    def floor_offset(self, offset: int) -> Entry | None:
+    def floor_offset(self, offset: int) -> IndexEntry | None:
         """The last entry at or before `offset`; None if all come later."""
         offset_at = self._offsets()
         number = bisect_right(range(len(self)), offset, key=lambda middle: offset_at(middle)[0])
         return self.entry(number - 1) if number else None
 
-    def before_time(self, timestamp: int) -> Entry | None:
+    def before_time(self, timestamp: int) -> IndexEntry | None:
         """The last entry up to which every timestamp is smaller; None if the first is not."""
         time_at = self._times()
         number = bisect_left(range(len(self)), timestamp, key=lambda middle: time_at(middle)[0])
         return self.entry(number - 1) if number else None
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> IndexEntry:
         """Entry `number`, both halves checked."""
         offset, position = self._offsets()(number)
         timestamp, time_offset = self._times()(number)
         if time_offset != offset:
             raise BadIndex(f"entry {number} is of offset {offset} in one file and {time_offset} in the other")
-        return Entry(offset, position, timestamp)
+        return IndexEntry(offset, position, timestamp)
 
     def _offsets(self) -> Callable[[int], tuple[int, int]]:
         """What gives offset and position of an entry."""
@@ -194,7 +194,7 @@ class SegmentIndex:
                 offset, position = decode_offset_entry(raw, self._base_offset, self._seed)
                 timestamp, time_offset = decode_time_entry(raw_time, self._base_offset, self._seed)
                 if position < log_bytes and time_offset == offset:
-                    self.last = Entry(offset, position, timestamp)
+                    self.last = IndexEntry(offset, position, timestamp)
                     break
             except BadIndex:
                 pass
@@ -222,7 +222,7 @@ class SegmentIndex:
             file.close()
 
     def clear(self) -> None:
-        """Forgets every entry; the caller adds them anew."""
+        """Forgets every entry; the caller adds them again."""
         self.last = None
         self._written = 0
         self._pending_offsets.clear()

@@ -53,7 +53,7 @@ class KeyMap:
         return self._find(key)[2] - 1
 
     def _find(self, key: bytes) -> tuple[bytes, int, int]:
-        """The key's hash, where its slot is or would be, and what stands there: its offset plus one, or 0."""
+        """The key's hash, where its slot is or would be, and what is in it: its offset plus one, or 0."""
         digest = blake2b(key, digest_size=HASH_BYTES).digest()
         table = self._table
         at = int.from_bytes(digest[:8], "big") % self._slots * SLOT_BYTES

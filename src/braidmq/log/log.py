@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from braidmq.config import TimestampType, TopicConfig
-from braidmq.log import lookup, progress
-from braidmq.log.appended import Appended
+from braidmq.log import compaction_progress, time_lookup
+from braidmq.log.append_result import AppendResult
 from braidmq.log.checkpoint import Checkpoint, CheckpointFile, CheckpointJob
-from braidmq.log.cold import HOT_BYTES, Cold, ColdRead, WakeJob
+from braidmq.log.cold_read import HOT_BYTES, Cold, ColdRead, WakeJob
 from braidmq.log.epochs import UNDEFINED
 from braidmq.log.files import FileCache, FileSlice
 from braidmq.log.flush import FlushJob, make_directory, sync_ancestors
@@ -30,14 +30,14 @@ from braidmq.log.recovery import Recovered, Recovery, cut_producers, new_directo
 from braidmq.log.retention import expired_count, remove
 from braidmq.log.segment import Segment
 from braidmq.log.segment_list import SegmentList
-from braidmq.log.swap import Swap
+from braidmq.log.segment_swap import Swap
 from braidmq.log.transactions import EndMarker, Guard, end_marker
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import NO_FILES, NO_ROOM, Disk
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, parse_header, stamp
 
-__all__ = ["Appended", "CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
+__all__ = ["CheckpointJob", "FlushJob", "Log", "ProducerLimits"]
 
 
 class Log:
@@ -117,21 +117,21 @@ class Log:
 
     def append(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int = 0, guard: Guard | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         """Appends one checked batch, stamping its offset and epoch in place.
 
         A repeated batch of an idempotent producer is not written again; the answer says where it is. ApiError
         if the producer's sequence is wrong, if a batch would begin a transaction without a `guard` that still
-        stands, or if the disk refuses: then nothing of the batch remains.
+        holds, or if the disk refuses: then nothing of the batch remains.
         """
         if header.producer_id >= 0 and (kept := self.producers.check(header, guard)) is not None:
-            return Appended(kept.base_offset, kept.append_time_ms, True)
+            return AppendResult(kept.base_offset, kept.append_time_ms, True)
         now_ms = self._clock.wall_ms()
         base_offset = self._write(batch, header, leader_epoch, now_ms)
         append_time_ms = header.max_timestamp if self._stamps_append_time else -1
         if header.producer_id >= 0:
             self.producers.record(header, base_offset, now_ms, append_time_ms)
-        return Appended(base_offset, append_time_ms, False)
+        return AppendResult(base_offset, append_time_ms, False)
 
     def append_marker(self, marker: EndMarker, leader_epoch: int = 0) -> int:
         """Appends the control batch that ends a transaction here; its offset."""
@@ -259,10 +259,10 @@ class Log:
         for segment in self._segments[:-1]:
             segment.resting, segment.used = not segment.used, False
 
-    def offset_behind(self, offset: int, found: FileSlice) -> int | None:
+    def offset_after(self, offset: int, found: FileSlice) -> int | None:
         """An offset not before the end of what `read(offset)` found; None if only the log's end is known."""
         segment = self._segments[self._segments.number_of(offset)]
-        return segment.offset_behind(found.position + found.size) if segment.is_in(found.file) else None
+        return segment.offset_after(found.position + found.size) if segment.is_in(found.file) else None
 
     def _limit_position(self, segment: Segment, limit_offset: int) -> int:
         """The byte of `segment` at which `limit_offset` begins; its end if that is later."""
@@ -275,7 +275,7 @@ class Log:
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self._path}: offset {offset} is outside of {self.start_offset} to {self.end_offset}",
+            f"{self._path}: offset {offset} is outside {self.start_offset} to {self.end_offset}",
         )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -284,11 +284,11 @@ class Log:
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Timestamp and offset of the first record not before `timestamp_ms`; None if all are."""
-        return lookup.first_at_or_after(self._segments, self.start_offset, timestamp_ms)
+        return time_lookup.first_at_or_after(self._segments, self.start_offset, timestamp_ms)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The largest timestamp in the log and the first offset that has it; None if the log is empty."""
-        return lookup.newest(self._segments, self.start_offset)
+        return time_lookup.newest(self._segments, self.start_offset)
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -405,7 +405,7 @@ class Log:
         return [] if self.failed is not None else self._drop_segments(min(1, len(self._segments) - 1))
 
     def ended_segments(self, limit_offset: int) -> list[tuple[Segment, int]]:
-        """Segments before `limit_offset` and the recovery point on disk, each with the offset behind it."""
+        """Segments before `limit_offset` and the recovery point on disk, each with the offset after it."""
         written = self._checkpoint_file.written
         if written is None or self.failed is not None:
             return []
@@ -450,7 +450,7 @@ class Log:
             self._checkpoint_now()
             if end_offset < self.compacted_offset:
                 self.compacted_offset = end_offset
-                progress.write(self._disk, self._path, end_offset)
+                compaction_progress.write(self._disk, self._path, end_offset)
             self._segments.unlink_after(self._segments.number_of(segment.base_offset))
             segment.truncate(position)
             self._disk.sync_directory(self._path)

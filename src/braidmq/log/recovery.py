@@ -3,7 +3,7 @@
 Everything before the checkpoint's recovery point was synced and is taken as it is; reads check it later.
 What follows is read and checked batch by batch: CRC, dense offsets, a known epoch. The log ends at the
 first thing that is not right, because bytes that were not synced may be missing, torn, zeroed or out of
-order after a power loss, and nothing behind them was ever promised to anybody. A whole segment that is cut
+order after a power loss, and nothing after them was ever promised to anybody. A whole segment that is cut
 off is renamed, not removed.
 
 The end never moves back before the recovery point, so that no offset is given twice. If synced bytes have
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidmq.log import checkpoint as checkpoints
-from braidmq.log import progress, swap
+from braidmq.log import compaction_progress, segment_swap
 from braidmq.log.checkpoint import NO_SNAPSHOT, Checkpoint
 from braidmq.log.cleaner import gap
 from braidmq.log.epochs import LeaderEpochs
@@ -80,7 +80,7 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Leaves the directory so that every byte of every segment belongs to the log and is durable."""
-        names = swap.recover(self._disk, self._path, self._names())
+        names = segment_swap.recover(self._disk, self._path, self._names())
         bases = self._tidy(names)
         if checkpoints.CHECKPOINT_NAME in names:
             self._point = checkpoints.load(self._disk, self._path)
@@ -89,8 +89,8 @@ class Recovery:
         elif checkpoints.CHECKPOINT_NAME in names:
             self._notes.append("the checkpoint was damaged; every segment was checked")
         self._rewrites = FAILED_NAME in names
-        if progress.PROGRESS_NAME in names:
-            self._compacted_offset = progress.read(self._disk, self._path)
+        if compaction_progress.PROGRESS_NAME in names:
+            self._compacted_offset = compaction_progress.read(self._disk, self._path)
         self._restore_producers(names)
         self._segments = [self._found(base) for base in bases]
         end_offset, appendable = self._check_tail(self._point or _beginning(self._segments))
@@ -267,7 +267,7 @@ class Recovery:
             file.close()
         sound = segment.size_bytes == end
         segment.found(end, trusted_from=start)
-        # Entries of the checked part are made anew: those in the file may be of a tail that was lost.
+        # Entries of the checked part are rebuilt: those in the file may be of a tail that was lost.
         segment.index.load(start)
         segment.index.cut()
         self._checked.add(segment.base_offset)
@@ -323,7 +323,7 @@ class Recovery:
             gone = f"offsets {point.start_offset} to {start_offset - 1} are lost: their segments are missing"
             self._notes.append(gone)
         if start_offset > end_offset:
-            # Records were deleted that the disk then lost: the log goes on, empty, where it starts.
+            # Records were deleted that the disk then lost: the log continues, empty, where it starts.
             end_offset, appendable = start_offset, False
         if not appendable:
             must_checkpoint |= bool(segments) and (point is None or point.segment_offset != end_offset)

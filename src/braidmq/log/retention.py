@@ -2,7 +2,7 @@
 
 Whole segments go, oldest first. A segment is first renamed to `*.deleted`, which takes it out of the log at
 once, and removed later, when nobody can still be sending it. Only segments before the recovery point on
-disk may go: recovery then knows that what is missing there was deleted, and that the log ended behind it.
+disk may go: recovery then knows that what is missing there was deleted, and that the log ended after it.
 """
 
 from __future__ import annotations

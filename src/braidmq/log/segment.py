@@ -15,12 +15,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
-from braidmq.log.cold import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
+from braidmq.log.cold_read import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache, OpenFile
-from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, Entry, SegmentIndex
+from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, IndexEntry, SegmentIndex
 from braidmq.log.scan import Damage, check, hop
-from braidmq.log.verified import VerifiedRanges
+from braidmq.log.verified_ranges import VerifiedRanges
 from braidmq.platform.disk import Disk, DiskFile
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader
@@ -165,7 +165,7 @@ class Segment:
                 del positions[: RECENT_BATCHES_MAX // 2]
 
     def undo(self) -> None:
-        """Removes whatever a failed append left behind the last whole batch."""
+        """Removes what a failed append left after the last whole batch."""
         if self.exists:
             self.open().disk_file.truncate(self.size_bytes)
 
@@ -206,7 +206,7 @@ class Segment:
     def is_in(self, file: OpenFile | None) -> bool:
         return file is not None and self._file is file
 
-    def offset_behind(self, position: int) -> int | None:
+    def offset_after(self, position: int) -> int | None:
         """An offset not before the end of the batches that end by `position`; None where none is known."""
         offsets, positions = self._recent_offsets, self._recent_positions
         if offsets is not None and positions is not None and position > positions[0]:
@@ -260,7 +260,7 @@ class Segment:
             raise self.corrupt(damage) from damage
 
     @staticmethod
-    def _later(one: Entry | None, other: Entry | None) -> Entry | None:
+    def _later(one: IndexEntry | None, other: IndexEntry | None) -> IndexEntry | None:
         if one is None or other is None:
             return one or other
         return max(one, other)
@@ -348,7 +348,7 @@ class Segment:
         self._loaded = True
 
     def rebuild_index(self) -> None:
-        """Makes the index anew from the batch headers."""
+        """Rebuilds the index from the batch headers."""
         self.index.clear()
         self.index.cut()
         self._complete_index()

@@ -1,15 +1,15 @@
 """What a partition knows of transactions, from its batches and markers in the order of the log.
 
 A transaction is open in a partition from its producer's first batch to the marker that ends it. The last
-stable offset is where the first open one begins: read_committed consumers read up to there, and are told
+stable offset is where the first open one begins: read_committed consumers read up to there, and learn
 which of the transactions they read through were aborted. A transaction that has ended still counts as open
 as long as its marker is above the high watermark, where nobody may read it yet.
 
 The producer's epoch guards all of it. A marker raises it (with transaction protocol 2 above the epoch of the
 records it ends), so what a producer sent before cannot arrive after (KIP-890). The first batch of a
 transaction must further be verified with the coordinator. Asking takes time in which the transaction may
-end; so whoever asks takes a guard before, a marker withdraws it, and the batch is appended only if its guard
-still stands.
+end; so the one that asks takes a guard first, a marker withdraws it, and the batch is appended only if its
+guard still holds.
 
 Nothing here is read from disk: `append` and `end` are called for each batch in order, in a running log as in
 recovery. `snapshot` spares the replay of what is older than a checkpoint.
@@ -22,7 +22,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
-from braidmq.log.aborted import ENTRY_BYTES, Aborted, AbortedList
+from braidmq.log.aborted_transactions import ENTRY_BYTES, Aborted, AbortedList
 from braidmq.wire.checksum import crc32c
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, Buffer, build_batch, parse_header, records
@@ -45,7 +45,7 @@ _PRODUCER = Struct(">qhi")
 _CHECK = Struct(">I")
 
 
-class Outcome(Enum):
+class MarkerType(Enum):
     """The type of an end-transaction marker, as its key has it."""
 
     ABORT = 0
@@ -57,7 +57,7 @@ class EndMarker(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-    outcome: Outcome
+    outcome: MarkerType
     coordinator_epoch: int
 
 
@@ -83,13 +83,13 @@ def parse_end_marker(batch: Buffer) -> EndMarker | None:
     if first is None or first.key is None or len(first.key) < _KEY.size:
         raise ApiError(ErrorCode.INVALID_RECORD, f"control batch at {header.base_offset} has no key")
     version, kind = _KEY.unpack_from(first.key)
-    if version < 0 or kind not in (Outcome.ABORT.value, Outcome.COMMIT.value):
+    if version < 0 or kind not in (MarkerType.ABORT.value, MarkerType.COMMIT.value):
         return None
     # Later versions may add fields, but these stay in front.
     epoch = COORDINATOR_EPOCH_UNKNOWN
     if first.value is not None and len(first.value) >= _VALUE.size:
         epoch = _VALUE.unpack_from(first.value)[1]
-    return EndMarker(header.producer_id, header.producer_epoch, Outcome(kind), epoch)
+    return EndMarker(header.producer_id, header.producer_epoch, MarkerType(kind), epoch)
 
 
 class Open(NamedTuple):
@@ -211,13 +211,13 @@ class PartitionTransactions:
             if opened.producer_epoch != header.producer_epoch:
                 raise _invalid_state(header, f"a transaction of epoch {opened.producer_epoch} has not ended")
             return
-        standing = self._guards.get(header.producer_id)
-        if guard is None or guard is not standing or guard.producer_epoch != header.producer_epoch:
+        current = self._guards.get(header.producer_id)
+        if guard is None or guard is not current or guard.producer_epoch != header.producer_epoch:
             raise _invalid_state(header, "the batch was not verified as part of a transaction")
         if header.base_sequence > guard.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins with sequence {header.base_sequence} where"
+                f"producer {header.producer_id} begins with sequence {header.base_sequence}, but"
                 f" {guard.lowest_sequence} was sent before",
             )
 
@@ -229,7 +229,7 @@ class PartitionTransactions:
         if marker.coordinator_epoch < known.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {marker.coordinator_epoch} is behind {known.coordinator_epoch}",
+                f"coordinator epoch {marker.coordinator_epoch} is older than {known.coordinator_epoch}",
             )
         if marker.producer_epoch < known.epoch:
             raise _late_marker(marker, known.epoch)
@@ -272,7 +272,7 @@ class PartitionTransactions:
         if opened is None:
             return
         self._ended.append(_Ended(opened, offset))
-        if marker.outcome is Outcome.ABORT:
+        if marker.outcome is MarkerType.ABORT:
             oldest = next(iter(self._open.values()), None)
             stable = offset + 1 if oldest is None else oldest.first_offset
             self.aborted.add(Aborted(marker.producer_id, opened.first_offset, offset, stable))

@@ -182,8 +182,8 @@ def broker(
     """A running broker; stopped, and its temporary directory removed, at the end of the `with` block.
 
     Options are those of `braid config` with underscores for dots (`retention_ms=1000`). With `data`, the
-    log is kept in that directory and stays. With `advertise`, clients are told that address: that of a proxy
-    which stands before the broker, say, to cut and delay what passes.
+    log is kept in that directory and stays. With `advertise`, clients get that address: that of a proxy
+    in front of the broker, say, that cuts and delays what passes.
     """
     given = {name.replace("_", "."): value for name, value in options.items()}
     with tempfile.TemporaryDirectory(prefix="braid-") as temporary:

@@ -1,19 +1,19 @@
 """Every transactional id a broker coordinates: requests, time and reports go in, effects come out.
 
 At most one change of an id is on its way to disk at any time; until it is reported as stored the id stays as
-it was for those who look, and everybody who wants to change it is told CONCURRENT_TRANSACTIONS, which clients
+it was for those who look, and everybody who wants to change it gets CONCURRENT_TRANSACTIONS, which clients
 retry. So there is no state in memory that a crash could take back, and what a restart reads is a state some
-client may have been told of. The caller sets one timer for `next_deadline` and calls `tick` when it fires,
+client may have seen. The caller sets one timer for `next_deadline` and calls `tick` when it fires,
 however many transactions there are.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
+from braidmq.deadlines import Deadlines
 from braidmq.txn.events import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -27,13 +27,13 @@ from braidmq.txn.events import (
     Initialized,
     Marker,
     Moment,
-    Place,
     Reply,
-    Store,
     Token,
+    TopicPartition,
     WriteMarkers,
+    WriteRecord,
 )
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.records import tombstone, transaction_record
 from braidmq.txn.settings import TransactionSettings
 from braidmq.txn.transaction import (
@@ -43,17 +43,17 @@ from braidmq.txn.transaction import (
     PROTOCOL_2,
     EndedBy,
     NewProducerId,
-    State,
     Transaction,
+    TransactionState,
     check_producer,
     check_resumable,
     completed,
     initialized,
     is_repeated_end,
     prepared,
-    with_places,
+    with_partitions,
 )
-from braidmq.txn.versions import told
+from braidmq.txn.versions import code_for
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -63,7 +63,7 @@ BATCHED_SINCE = 4
 """From this version on AddPartitionsToTxn comes from brokers, for clients of protocol 2."""
 
 
-class Pending(NamedTuple):
+class PendingChange(NamedTuple):
     """A change that is being written: what the id becomes (None if it is forgotten), who waits for it."""
 
     ticket: int
@@ -71,11 +71,11 @@ class Pending(NamedTuple):
     reply: Reply | None
 
     @property
-    def state(self) -> State:
-        return State.DEAD if self.to is None else self.to.state
+    def state(self) -> TransactionState:
+        return TransactionState.DEAD if self.to is None else self.to.state
 
 
-class Entry:
+class TxnEntry:
     """A transactional id in memory."""
 
     __slots__ = ("current", "due_ms", "pending", "retry_ms", "unwritten")
@@ -83,8 +83,8 @@ class Entry:
     def __init__(self, current: Transaction | None) -> None:
         self.current = current
         """None while the very first record is being written."""
-        self.pending: Pending | None = None
-        self.unwritten: set[Place] = set()
+        self.pending: PendingChange | None = None
+        self.unwritten: set[TopicPartition] = set()
         """Where the markers of a prepared transaction have not been reported as written."""
         self.due_ms: int | None = None
         """When time itself ends the transaction, by the steady clock."""
@@ -104,10 +104,9 @@ class Transactions:
         self.settings = settings
         self.coordinator_epoch = coordinator_epoch
         self._new_producer_id = new_producer_id
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, TxnEntry] = {}
         self._tickets = count(1)
-        self._alarms: list[tuple[int, str]] = []
-        self._alarm_of: dict[str, int] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -120,15 +119,15 @@ class Transactions:
     def find(self, transactional_id: str) -> Transaction | None:
         """What is durable of an id; one that is being forgotten is not shown."""
         entry = self._entries.get(transactional_id)
-        if entry is None or (entry.pending is not None and entry.pending.state is State.DEAD):
+        if entry is None or (entry.pending is not None and entry.pending.state is TransactionState.DEAD):
             return None
         return entry.current
 
-    def load(self, loading: Loading, now: Moment) -> list[Effect]:
+    def load(self, loading: TransactionLoader, now: Moment) -> list[Effect]:
         """Takes over what an earlier run left; decided transactions are finished with the effects."""
         effects: list[Effect] = []
         for transactional_id, transaction in loading.transactions.items():
-            entry = self._entries[transactional_id] = Entry(transaction)
+            entry = self._entries[transactional_id] = TxnEntry(transaction)
             effects += self._entered(entry, transaction, now)
         return effects
 
@@ -138,7 +137,7 @@ class Transactions:
         try:
             return self._init(request, token, now)
         except ApiError as error:
-            code = told(error.code, Api.INIT_PRODUCER_ID, request.version)
+            code = code_for(error.code, Api.INIT_PRODUCER_ID, request.version)
             return [Reply(token, Initialized(code))]
 
     def _init(self, request: Init, token: Token, now: Moment) -> list[Effect]:
@@ -154,7 +153,7 @@ class Transactions:
             answer = Initialized(ErrorCode.NONE, to.producer_id, to.producer_epoch)
             return self._change(entry, to, Reply(token, answer))
         if expected is not None and expected != (current.producer_id, current.producer_epoch):
-            # Kafka would abort the transaction of whoever took this producer's place, and refuse it then.
+            # Kafka would abort the transaction of the producer that took its place, and then refuse it.
             check_resumable(current, *expected)
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction is about to end")
         if current.state in PREPARED:
@@ -167,7 +166,7 @@ class Transactions:
         if len(self._entries) >= self.settings.transactional_ids_max:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there are {len(self._entries)} transactional ids already, and no more may be made",
+                f"there are {len(self._entries)} transactional ids, as many as transactional.ids.max allows",
             )
         made = Transaction(
             request.transactional_id,
@@ -176,7 +175,7 @@ class Transactions:
             timeout_ms=request.timeout_ms,
             updated_ms=now.wall_ms,
         )
-        entry = self._entries[request.transactional_id] = Entry(None)
+        entry = self._entries[request.transactional_id] = TxnEntry(None)
         answer = Initialized(ErrorCode.NONE, made.producer_id, made.producer_epoch)
         return self._change(entry, made, Reply(token, answer))
 
@@ -187,10 +186,10 @@ class Transactions:
         try:
             return self._add_partitions(request, token, now, api)
         except ApiError as error:
-            return [Reply(token, Added(told(error.code, api, request.version)))]
+            return [Reply(token, Added(code_for(error.code, api, request.version)))]
 
     def add_offsets(self, request: AddPartitions, token: Token, now: Moment) -> list[Effect]:
-        """AddOffsetsToTxn: its place is the partition of the offsets topic that holds the group's offsets."""
+        """AddOffsetsToTxn: adds the partition of the offsets topic that holds the group's offsets."""
         return self.add_partitions(request, token, now, Api.ADD_OFFSETS_TO_TXN)
 
     def _add_partitions(self, request: AddPartitions, token: Token, now: Moment, api: Api) -> list[Effect]:
@@ -198,22 +197,22 @@ class Transactions:
         current = _owned(entry, request.producer_id, request.producer_epoch)
         _settled(entry)
         if current.state in PREPARED:
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before has not ended yet")
-        if current.state is State.ONGOING and request.places <= current.places:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction has not ended yet")
+        if current.state is TransactionState.ONGOING and request.partitions <= current.partitions:
             return [Reply(token, Added(ErrorCode.NONE))]
         batched = api is Api.ADD_PARTITIONS_TO_TXN and request.version >= BATCHED_SINCE
-        to = with_places(current, request.places, PROTOCOL_2 if batched else 0, now.wall_ms)
-        if len(to.places) > self.settings.transaction_partitions_max:
+        to = with_partitions(current, request.partitions, PROTOCOL_2 if batched else 0, now.wall_ms)
+        if len(to.partitions) > self.settings.transaction_partitions_max:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"a transaction may have {self.settings.transaction_partitions_max} partitions at most",
+                f"the transaction would have more than {self.settings.transaction_partitions_max} partitions",
             )
         return self._change(entry, to, Reply(token, Added(ErrorCode.NONE)))
 
-    def verify(self, request: AddPartitions) -> dict[Place, ErrorCode]:
-        """AddPartitionsToTxn with verify_only: whether each place takes part in the transaction as it is.
+    def verify(self, request: AddPartitions) -> dict[TopicPartition, ErrorCode]:
+        """AddPartitionsToTxn with verify_only: whether each partition takes part in the transaction as it is.
 
-        Codes are for a reader of the newest version; `versions.told` puts them into a client's words.
+        Codes are for a reader of the newest version; `versions.code_for` puts them into a client's words.
         """
         try:
             current = _owned(
@@ -222,11 +221,11 @@ class Transactions:
             if current.state in PREPARED:
                 raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction is about to end")
         except ApiError as error:
-            return dict.fromkeys(request.places, error.code)
-        known = current.places if current.state is State.ONGOING else frozenset()
+            return dict.fromkeys(request.partitions, error.code)
+        known = current.partitions if current.state is TransactionState.ONGOING else frozenset()
         return {
-            place: ErrorCode.NONE if place in known else ErrorCode.TRANSACTION_ABORTABLE
-            for place in request.places
+            partition: ErrorCode.NONE if partition in known else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in request.partitions
         }
 
     def end(self, request: End, token: Token, now: Moment) -> list[Effect]:
@@ -235,13 +234,13 @@ class Transactions:
                 return self._end_bumping(request, token, now)
             return self._end_as_of_old(request, token, now)
         except ApiError as error:
-            return [Reply(token, Ended(told(error.code, Api.END_TXN, request.version)))]
+            return [Reply(token, Ended(code_for(error.code, Api.END_TXN, request.version)))]
 
     def _end_as_of_old(self, request: End, token: Token, now: Moment) -> list[Effect]:
         entry = self._entry(request.transactional_id)
         current = _owned(entry, request.producer_id, request.producer_epoch)
         _settled(entry)
-        if current.state is State.ONGOING:
+        if current.state is TransactionState.ONGOING:
             return self._decide(entry, current, request.committed, EndedBy.OLD_CLIENT, token, now)
         return [self._ended_already(current, request, token)]
 
@@ -255,21 +254,21 @@ class Transactions:
         _settled(entry)
         if current.state in PREPARED:
             # The end of a transaction in which nothing was done, sent while the one before is finished.
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before has not ended yet")
-        if current.state is not State.ONGOING and request.committed:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction has not ended yet")
+        if current.state is not TransactionState.ONGOING and request.committed:
             raise _invalid(current, request.committed)
         return self._decide(entry, current, request.committed, EndedBy.CLIENT, token, now)
 
     def _ended_already(self, current: Transaction, request: End, token: Token) -> Reply:
         same = request.committed == (current.state in COMMITTING)
-        if current.state is State.EMPTY or not same:
+        if current.state is TransactionState.EMPTY or not same:
             raise _invalid(current, request.committed)
         if current.state in PREPARED:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the markers are being written")
         return Reply(token, Ended(ErrorCode.NONE, current.producer_id, current.producer_epoch))
 
     def _decide(
-        self, entry: Entry, current: Transaction, committed: bool, by: EndedBy, token: Token, now: Moment
+        self, entry: TxnEntry, current: Transaction, committed: bool, by: EndedBy, token: Token, now: Moment
     ) -> list[Effect]:
         to = prepared(current, committed, by, self._new_producer_id, now.wall_ms)
         after = completed(to, now.wall_ms)
@@ -278,8 +277,8 @@ class Transactions:
 
     # Reports
 
-    def stored(self, transactional_id: str, ticket: int, now: Moment) -> list[Effect]:
-        """The record of a `Store` is durable."""
+    def record_written(self, transactional_id: str, ticket: int, now: Moment) -> list[Effect]:
+        """The record of a `WriteRecord` is durable."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.pending is None or entry.pending.ticket != ticket:
             return []
@@ -291,14 +290,14 @@ class Transactions:
         entry.current, entry.retry_ms = pending.to, None
         return effects + self._entered(entry, pending.to, now)
 
-    def store_failed(
+    def record_failed(
         self,
         transactional_id: str,
         ticket: int,
         now: Moment,
         code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ) -> list[Effect]:
-        """The record of a `Store` could not be written; who waits for it is told `code`."""
+        """The record of a `WriteRecord` could not be written; the client that waits for it gets `code`."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.pending is None or entry.pending.ticket != ticket:
             return []
@@ -308,23 +307,23 @@ class Transactions:
         elif pending.reply is None and pending.to is not None:
             self._retry(entry, entry.current, now)
         else:
-            self._set_alarm(transactional_id, entry)
+            self._set_deadline(transactional_id, entry)
         if pending.reply is None:
             return []
         return [Reply(pending.reply.token, _failed(pending.reply.answer, code))]
 
     def markers_written(
-        self, transactional_id: str, marker: Marker, places: tuple[Place, ...], now: Moment
+        self, transactional_id: str, marker: Marker, partitions: tuple[TopicPartition, ...], now: Moment
     ) -> list[Effect]:
-        """The marker is durable in these places, or they are gone for ever (their topic was deleted)."""
+        """The marker is durable in these partitions, or they are gone for good (their topic was deleted)."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.current is None or not self._is_of(marker, entry.current):
             return []
-        entry.unwritten.difference_update(places)
+        entry.unwritten.difference_update(partitions)
         return [] if entry.unwritten or entry.pending else self._complete(entry, entry.current, now)
 
     def markers_failed(self, transactional_id: str, marker: Marker, now: Moment) -> None:
-        """Some place could not take the marker; those that are still missing are tried again."""
+        """Some partition could not take the marker; those that are still missing are tried again."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.current is not None and self._is_of(marker, entry.current):
             self._retry(entry, entry.current, now)
@@ -333,25 +332,21 @@ class Transactions:
 
     def next_deadline(self) -> int | None:
         """When `tick` is to be called, by the steady clock; ask again after every other call."""
-        return self._alarms[0][0] if self._alarms else None
+        return self._deadlines.next_ms()
 
     def tick(self, now: Moment) -> list[Effect]:
         """Aborts transactions whose time is over, and tries again what failed."""
         effects: list[Effect] = []
-        while self._alarms and self._alarms[0][0] <= now.steady_ms:
-            due_ms, transactional_id = heapq.heappop(self._alarms)
-            if self._alarm_of.get(transactional_id) != due_ms:
-                continue
-            del self._alarm_of[transactional_id]
+        for transactional_id in self._deadlines.pop_due(now.steady_ms):
             entry = self._entries[transactional_id]
             if entry.pending is None and entry.current is not None:
                 effects += self._due(entry, entry.current, now)
         return effects
 
-    def _due(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _due(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         deadline_ms = entry.next_deadline()
         if deadline_ms is None or deadline_ms > now.steady_ms:
-            self._set_alarm(current.transactional_id, entry)
+            self._set_deadline(current.transactional_id, entry)
             return []
         entry.retry_ms = None
         if current.state in PREPARED:
@@ -372,14 +367,14 @@ class Transactions:
             if current is None or entry.pending is not None or current.state not in IDLE:
                 continue
             if current.updated_ms <= oldest_ms:
-                entry.pending = Pending(next(self._tickets), None, None)
+                entry.pending = PendingChange(next(self._tickets), None, None)
                 record = tombstone(current.transactional_id)
-                effects.append(Store(current.transactional_id, entry.pending.ticket, record))
+                effects.append(WriteRecord(current.transactional_id, entry.pending.ticket, record))
         return effects
 
     # Inside
 
-    def _entry(self, transactional_id: str) -> Entry:
+    def _entry(self, transactional_id: str) -> TxnEntry:
         self.settings.check_id(transactional_id)
         entry = self._entries.get(transactional_id)
         if entry is None:
@@ -388,30 +383,30 @@ class Transactions:
             )
         return entry
 
-    def _change(self, entry: Entry, to: Transaction, reply: Reply | None) -> list[Effect]:
+    def _change(self, entry: TxnEntry, to: Transaction, reply: Reply | None) -> list[Effect]:
         assert entry.pending is None, f"{to.transactional_id!r} is being written already"
-        entry.pending = Pending(next(self._tickets), to, reply)
-        return [Store(to.transactional_id, entry.pending.ticket, transaction_record(to))]
+        entry.pending = PendingChange(next(self._tickets), to, reply)
+        return [WriteRecord(to.transactional_id, entry.pending.ticket, transaction_record(to))]
 
-    def _entered(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _entered(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         """What follows from a state that is durable."""
-        entry.unwritten = set(current.places) if current.state in PREPARED else set()
+        entry.unwritten = set(current.partitions) if current.state in PREPARED else set()
         entry.due_ms = None
-        if current.state is State.ONGOING:
+        if current.state is TransactionState.ONGOING:
             left_ms = current.started_ms + current.timeout_ms - now.wall_ms
             # A wall clock that was set back must not make a transaction last longer than it asked for.
             entry.due_ms = now.steady_ms + min(max(left_ms, 0), current.timeout_ms)
         effects = self._finish(entry, current, now) if current.state in PREPARED else []
-        self._set_alarm(current.transactional_id, entry)
+        self._set_deadline(current.transactional_id, entry)
         return effects
 
-    def _finish(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _finish(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         if not entry.unwritten:
             return self._complete(entry, current, now)
-        places = tuple(sorted(entry.unwritten))
-        return [WriteMarkers(current.transactional_id, self._marker(current), places)]
+        partitions = tuple(sorted(entry.unwritten))
+        return [WriteMarkers(current.transactional_id, self._marker(current), partitions)]
 
-    def _complete(self, entry: Entry, current: Transaction, now: Moment) -> list[Effect]:
+    def _complete(self, entry: TxnEntry, current: Transaction, now: Moment) -> list[Effect]:
         entry.retry_ms = None
         return self._change(entry, completed(current, now.wall_ms), None)
 
@@ -419,7 +414,7 @@ class Transactions:
         return Marker(
             current.producer_id,
             current.producer_epoch,
-            current.state is State.PREPARE_COMMIT,
+            current.state is TransactionState.PREPARE_COMMIT,
             self.coordinator_epoch,
             current.client_version,
         )
@@ -427,50 +422,49 @@ class Transactions:
     def _is_of(self, marker: Marker, current: Transaction) -> bool:
         return current.state in PREPARED and marker == self._marker(current)
 
-    def _retry(self, entry: Entry, current: Transaction, now: Moment) -> None:
+    def _retry(self, entry: TxnEntry, current: Transaction, now: Moment) -> None:
         entry.retry_ms = now.steady_ms + self.settings.retry_ms
-        self._set_alarm(current.transactional_id, entry)
+        self._set_deadline(current.transactional_id, entry)
 
-    def _set_alarm(self, transactional_id: str, entry: Entry) -> None:
-        due_ms = entry.next_deadline()
-        set_ms = self._alarm_of.get(transactional_id)
-        if due_ms is not None and (set_ms is None or due_ms < set_ms):
-            self._alarm_of[transactional_id] = due_ms
-            heapq.heappush(self._alarms, (due_ms, transactional_id))
+    def _set_deadline(self, transactional_id: str, entry: TxnEntry) -> None:
+        self._deadlines.set(transactional_id, entry.next_deadline())
 
     def _drop(self, transactional_id: str) -> None:
         del self._entries[transactional_id]
-        self._alarm_of.pop(transactional_id, None)
+        self._deadlines.drop(transactional_id)
 
 
 def _expected(request: Init) -> tuple[int, int] | None:
-    """The producer that wants to go on, if it is one."""
+    """The producer that wants to continue, if it is one."""
     named = (request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_EPOCH)
     if named == (False, False):
         return None
     if named != (True, True):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a producer id comes with its epoch, or neither is given")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "give a producer id and its epoch, or neither")
     return request.producer_id, request.producer_epoch
 
 
-def _existing(entry: Entry) -> Transaction:
+def _existing(entry: TxnEntry) -> Transaction:
     if entry.current is None:
-        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transactional id is being made")
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transactional id is being created")
     return entry.current
 
 
-def _owned(entry: Entry, producer_id: int, producer_epoch: int) -> Transaction:
+def _owned(entry: TxnEntry, producer_id: int, producer_epoch: int) -> Transaction:
     """What is durable of an id, if this producer owns it."""
     current = _existing(entry)
     check_producer(current, producer_id, producer_epoch)
     return current
 
 
-def _settled(entry: Entry) -> Transaction:
+def _settled(entry: TxnEntry) -> Transaction:
     """What is known of an id that nothing is being written of."""
     current = _existing(entry)
     if entry.pending is not None:
-        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS, f"{current.transactional_id!r} is being changed")
+        raise ApiError(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"another change of {current.transactional_id!r} is being written",
+        )
     return current
 
 

@@ -1,8 +1,8 @@
 """What goes into the transaction coordinator and what comes out of it.
 
 Who waits for an answer is an opaque token, handed in with a request and handed back in a `Reply`. Nothing
-that a crash could take back is ever said: a change goes out as a `Store`, and only when the caller reports
-it as stored come the replies and the markers that rest on it.
+that a crash could take back is ever said: a change goes out as a `WriteRecord`, and the replies and markers
+that rest on it come out only after the caller has reported it as written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_EPOCH = -1
 Token = object
 """Whatever the caller uses to find the waiting client again; it is only kept and given back."""
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 KeyValue = tuple[bytes, bytes | None]
 """A record of the internal topic; without a value it is a tombstone."""
@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """An InitProducerId with a transactional id. A producer that goes on (KIP-360) says who it is."""
+    """An InitProducerId with a transactional id. A producer that continues (KIP-360) says who it is."""
 
     transactional_id: str
     timeout_ms: int
@@ -45,12 +45,12 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """One transaction of an AddPartitionsToTxn, or an AddOffsetsToTxn with the place of a group's offsets."""
+    """One transaction of an AddPartitionsToTxn, or an AddOffsetsToTxn with the partition of the offsets."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    places: frozenset[Place]
+    partitions: frozenset[TopicPartition]
     version: int = 3
 
 
@@ -97,8 +97,8 @@ class Reply(NamedTuple):
     answer: Answer
 
 
-class Store(NamedTuple):
-    """Write this record to the internal topic; when it is durable call `stored`, else `store_failed`."""
+class WriteRecord(NamedTuple):
+    """Append this to the internal topic; when it is durable call `record_written`, else `record_failed`."""
 
     transactional_id: str
     ticket: int
@@ -117,11 +117,11 @@ class Marker(NamedTuple):
 
 
 class WriteMarkers(NamedTuple):
-    """Write the marker to each place; report with `markers_written` or `markers_failed`."""
+    """Write the marker to each partition; report with `markers_written` or `markers_failed`."""
 
     transactional_id: str
     marker: Marker
-    places: tuple[Place, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
-Effect = Reply | Store | WriteMarkers
+Effect = Reply | WriteRecord | WriteMarkers

@@ -10,7 +10,7 @@ from braidmq.txn.transaction import Transaction
 from braidmq.wire.errors import ProtocolError
 
 
-class Loading:
+class TransactionLoader:
     """What the records read so far say."""
 
     def __init__(self) -> None:

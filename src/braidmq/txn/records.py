@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from struct import Struct
 
-from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, KeyValue, Place
+from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, KeyValue, TopicPartition
 from braidmq.txn.transaction import (
     LAST_EPOCH_OF_PRODUCERS,
     NOT_STARTED,
     PREPARED,
     PROTOCOL_2,
-    State,
     Transaction,
+    TransactionState,
 )
 from braidmq.wire.errors import ProtocolError
 from braidmq.wire.schema import Message, array, decode, encode, int8, int16, int32, int64, string
@@ -66,7 +66,7 @@ def transaction_record(transaction: Transaction) -> KeyValue:
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=int(transaction.state),
-        transaction_partitions=None if transaction.state is State.EMPTY else partitions,
+        transaction_partitions=None if transaction.state is TransactionState.EMPTY else partitions,
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.started_ms,
         client_transaction_version=transaction.client_version,
@@ -97,11 +97,11 @@ def parse(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | N
 def _transaction(transactional_id: str, value: bytes) -> Transaction:
     stored = decode(TransactionLogValue, *_split(value))
     try:
-        state = State(stored.transaction_status)
+        state = TransactionState(stored.transaction_status)
     except ValueError:
         raise ProtocolError(f"{transactional_id!r} has unknown state {stored.transaction_status}") from None
-    if state in (State.DEAD, State.PREPARE_EPOCH_FENCE):
-        raise ProtocolError(f"{transactional_id!r} was written down in state {state.label}, which cannot be")
+    if state in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
+        raise ProtocolError(f"{transactional_id!r} is stored in state {state.label}, which is never written")
     transaction = Transaction(
         transactional_id,
         stored.producer_id,
@@ -116,20 +116,23 @@ def _transaction(transactional_id: str, value: bytes) -> Transaction:
         stored.next_producer_id,
         stored.client_transaction_version,
     )
-    if state in PREPARED | {State.ONGOING} and transaction.started_ms == NOT_STARTED:
+    if state in PREPARED | {TransactionState.ONGOING} and transaction.started_ms == NOT_STARTED:
         raise ProtocolError(f"{transactional_id!r} is in state {state.label} but never began")
     return transaction
 
 
-def _last_epoch(stored: TransactionLogValue, state: State) -> int:
-    if stored.client_transaction_version < PROTOCOL_2 or state in (State.EMPTY, State.ONGOING):
+def _last_epoch(stored: TransactionLogValue, state: TransactionState) -> int:
+    if stored.client_transaction_version < PROTOCOL_2 or state in (
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+    ):
         return NO_EPOCH
     if stored.producer_epoch:
         return stored.producer_epoch - 1
     return NO_EPOCH if stored.previous_producer_id == NO_PRODUCER_ID else LAST_EPOCH_OF_PRODUCERS
 
 
-def _places(topics: list[TransactionPartitions]) -> frozenset[Place]:
+def _places(topics: list[TransactionPartitions]) -> frozenset[TopicPartition]:
     return frozenset((one.topic, partition) for one in topics for partition in one.partition_ids)
 
 

@@ -30,11 +30,11 @@ class TransactionSettings:
     def check_id(self, transactional_id: str) -> None:
         """Raises ApiError if this cannot be a transactional id."""
         if not transactional_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         if len(transactional_id.encode()) > self.transactional_id_bytes_max:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"a transactional id may have {self.transactional_id_bytes_max} bytes at most",
+                f"the transactional id is longer than {self.transactional_id_bytes_max} bytes",
             )
 
     def check_timeout(self, timeout_ms: int) -> None:
@@ -42,5 +42,6 @@ class TransactionSettings:
         if not 0 < timeout_ms <= self.transaction_max_timeout_ms:
             raise ApiError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"a time-out of {timeout_ms} ms is not within 1 to {self.transaction_max_timeout_ms}",
+                f"transaction.timeout.ms={timeout_ms} is not between 1 and"
+                f" transaction.max.timeout.ms={self.transaction_max_timeout_ms}",
             )

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
-from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, Place
+from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 from braidmq.wire.errors import ApiError, ErrorCode
 
 EPOCH_MAX = 2**15 - 1
@@ -38,7 +38,7 @@ PROTOCOL_2 = 2
 NewProducerId = Callable[[], int]
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """The numbers are those of Kafka's records."""
 
     EMPTY = 0
@@ -56,19 +56,19 @@ class State(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-IDLE = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
-PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-COMPLETE = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
-COMMITTING = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
+IDLE = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+COMPLETE = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+COMMITTING = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 
 
 class EndedBy(Enum):
     """Who ends a transaction, which decides what becomes of the producer's epoch."""
 
     OLD_CLIENT = "it keeps its epoch"
-    CLIENT = "it is told its next epoch, and may ask again if it did not hear it"
-    TIME_OUT = "it may go on with the next epoch, once it notices"
-    FENCE = "another producer took its place, and it may not go on"
+    CLIENT = "it gets its next epoch, and may ask again if the answer was lost"
+    TIME_OUT = "it may continue with the next epoch, once it notices"
+    FENCE = "another producer took its place, and it may not continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
-    places: frozenset[Place] = frozenset()
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int = NOT_STARTED
     started_ms: int = NOT_STARTED
     last_epoch: int = NO_EPOCH
-    """The epoch before, if its owner may have missed the answer that told it the present one."""
+    """The epoch before, if its owner may have missed the answer with the present one."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     """Takes over when the transaction is complete, as the epochs of the present one are used up."""
@@ -93,7 +93,7 @@ class Transaction:
     def topics(self) -> dict[str, list[int]]:
         """The partitions by topic, both in order."""
         found: dict[str, list[int]] = {}
-        for topic, partition in sorted(self.places):
+        for topic, partition in sorted(self.partitions):
             found.setdefault(topic, []).append(partition)
         return found
 
@@ -110,11 +110,11 @@ def initialized(
     new_id: NewProducerId,
     wall_ms: int,
 ) -> Transaction:
-    """`current`, which is idle, with the next producer; `expected` is one that goes on. Raises ApiError."""
+    """`current`, which is idle, with the next producer; `expected` is one that continues. Raises ApiError."""
     fresh = replace(
         current,
-        state=State.EMPTY,
-        places=frozenset(),
+        state=TransactionState.EMPTY,
+        partitions=frozenset(),
         timeout_ms=timeout_ms,
         updated_ms=wall_ms,
         started_ms=NOT_STARTED,
@@ -147,13 +147,15 @@ def check_resumable(current: Transaction, producer_id: int, producer_epoch: int)
     raise _fenced(current, producer_id, producer_epoch)
 
 
-def with_places(current: Transaction, places: frozenset[Place], version: int, wall_ms: int) -> Transaction:
+def with_partitions(
+    current: Transaction, partitions: frozenset[TopicPartition], version: int, wall_ms: int
+) -> Transaction:
     """The transaction with more partitions; the first ones begin it."""
-    begun = current.state is State.ONGOING
+    begun = current.state is TransactionState.ONGOING
     return replace(
         current,
-        state=State.ONGOING,
-        places=current.places | places if begun else places,
+        state=TransactionState.ONGOING,
+        partitions=current.partitions | partitions if begun else partitions,
         started_ms=current.started_ms if begun else wall_ms,
         updated_ms=wall_ms,
         # Who writes with an epoch has heard of it, and will not ask for it again.
@@ -168,9 +170,9 @@ def prepared(
     """The decision. Its epoch is that of the markers."""
     decided = replace(
         current,
-        state=State.PREPARE_COMMIT if committed else State.PREPARE_ABORT,
-        places=current.places if current.state is State.ONGOING else frozenset(),
-        started_ms=current.started_ms if current.state is State.ONGOING else wall_ms,
+        state=TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT,
+        partitions=current.partitions if current.state is TransactionState.ONGOING else frozenset(),
+        started_ms=current.started_ms if current.state is TransactionState.ONGOING else wall_ms,
         updated_ms=wall_ms,
     )
     if by is EndedBy.OLD_CLIENT:
@@ -188,11 +190,11 @@ def prepared(
 
 def completed(current: Transaction, wall_ms: int) -> Transaction:
     """What follows when every marker is written."""
-    commits = current.state is State.PREPARE_COMMIT
+    commits = current.state is TransactionState.PREPARE_COMMIT
     done = replace(
         current,
-        state=State.COMPLETE_COMMIT if commits else State.COMPLETE_ABORT,
-        places=frozenset(),
+        state=TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT,
+        partitions=frozenset(),
         updated_ms=wall_ms,
         next_producer_id=NO_PRODUCER_ID,
     )

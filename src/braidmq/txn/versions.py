@@ -1,4 +1,4 @@
-"""Which code a client is told: newer ones only where its version of the request knows them.
+"""Which code a client gets: newer ones only where its version of the request knows them.
 
 Inside there is one word for a producer whose place was taken, PRODUCER_FENCED, and one for a transaction
 that can only be aborted, TRANSACTION_ABORTABLE. Older versions know the first as INVALID_PRODUCER_EPOCH and
@@ -32,7 +32,7 @@ KNOWN = {
 }
 
 
-def told(code: ErrorCode, api: Api, version: int) -> ErrorCode:
+def code_for(code: ErrorCode, api: Api, version: int) -> ErrorCode:
     """The code for a client that sent `api` in `version`."""
     since = KNOWN[api]
     if code is ErrorCode.PRODUCER_FENCED and version < since.fenced:

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from braidmq.txn.coordinator import Transactions
 from braidmq.txn.events import Moment
-from braidmq.txn.transaction import NOT_STARTED, State, Transaction
+from braidmq.txn.transaction import NOT_STARTED, Transaction, TransactionState
 from braidmq.wire.errors import ApiError, ErrorCode
 
-LABELS = frozenset(state.label for state in State)
+LABELS = frozenset(state.label for state in TransactionState)
 NO_DURATION = -1
 
 
-class Description(NamedTuple):
+class DescribedTransaction(NamedTuple):
     """One transactional id, with the partitions of its transaction by topic."""
 
     transactional_id: str
@@ -26,14 +26,14 @@ class Description(NamedTuple):
     topics: dict[str, list[int]]
 
 
-class Listed(NamedTuple):
+class ListedTransactions(NamedTuple):
     """The ids that pass, and the states that were asked for but do not exist."""
 
     transactions: list[Transaction]
     unknown_states: list[str]
 
 
-class Wanted(NamedTuple):
+class TransactionFilter(NamedTuple):
     """What to list; what is empty lets everything pass."""
 
     states: frozenset[str] = frozenset()
@@ -52,13 +52,15 @@ class Wanted(NamedTuple):
         )
 
 
-def describe(transactions: Transactions, transactional_id: str) -> Description:
+def describe(transactions: Transactions, transactional_id: str) -> DescribedTransaction:
     """Raises ApiError for an id that is not known."""
     transactions.settings.check_id(transactional_id)
     found = transactions.find(transactional_id)
     if found is None:
-        raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id!r} is not known")
-    return Description(
+        raise ApiError(
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}"
+        )
+    return DescribedTransaction(
         found.transactional_id,
         found.state.label,
         found.timeout_ms,
@@ -69,8 +71,8 @@ def describe(transactions: Transactions, transactional_id: str) -> Description:
     )
 
 
-def listed(transactions: Transactions, wanted: Wanted, now: Moment) -> Listed:
+def listed(transactions: Transactions, wanted: TransactionFilter, now: Moment) -> ListedTransactions:
     """The ids that are wanted. If every state that was asked for is unknown, that is none."""
     unknown = sorted(wanted.states - LABELS)
     found = [one for one in transactions if wanted.takes(one, now.wall_ms)]
-    return Listed(found, unknown)
+    return ListedTransactions(found, unknown)

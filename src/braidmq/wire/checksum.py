@@ -33,4 +33,4 @@ def _load() -> Checksum:
 
 
 crc32c = _load()
-"""(content, seed=0) to the checksum of `content`, going on from `seed`."""
+"""(content, seed=0) to the checksum of `content`, continuing from `seed`."""

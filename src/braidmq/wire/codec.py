@@ -36,19 +36,19 @@ from braidmq.wire.primitives import (
     skip_tagged_fields,
     uvarint,
 )
-from braidmq.wire.schema import Field, Kind, Message
+from braidmq.wire.schema import Field, FieldKind, Message
 
 FIXED = frozenset(
     {
-        Kind.INT8,
-        Kind.INT16,
-        Kind.UINT16,
-        Kind.INT32,
-        Kind.UINT32,
-        Kind.INT64,
-        Kind.FLOAT64,
-        Kind.BOOLEAN,
-        Kind.UUID,
+        FieldKind.INT8,
+        FieldKind.INT16,
+        FieldKind.UINT16,
+        FieldKind.INT32,
+        FieldKind.UINT32,
+        FieldKind.INT64,
+        FieldKind.FLOAT64,
+        FieldKind.BOOLEAN,
+        FieldKind.UUID,
     }
 )
 PACKED_ARRAYS_MAX = 8
@@ -199,9 +199,9 @@ class _Reader(_Codec):
         kind = field.kind
         if kind in FIXED:
             self.fixed(target, kind.value)
-        elif kind is Kind.ARRAY:
+        elif kind is FieldKind.ARRAY:
             self.array(field, target, what)
-        elif kind is Kind.STRUCT:
+        elif kind is FieldKind.STRUCT:
             self.structure_or_null(field, target)
         else:
             self.text_or_bytes(field, target, what)
@@ -228,14 +228,14 @@ class _Reader(_Codec):
             yield
 
     def text_or_bytes(self, field: Field, target: str, what: str) -> None:
-        length = self.length("h" if field.kind is Kind.STRING else "i")
+        length = self.length("h" if field.kind is FieldKind.STRING else "i")
         with self.unless_null(field, length, target, what):
             stop = self.name("e")
             self.line(f"{stop} = at + {length}")
             piece = f"view[at:{stop}]"
-            if field.kind is Kind.STRING:
+            if field.kind is FieldKind.STRING:
                 piece = f"str({piece}, 'utf-8')"
-            elif field.kind is Kind.DATA:
+            elif field.kind is FieldKind.DATA:
                 piece = f"bytes({piece})"
             self.line(f"{target} = {piece}")
             self.line(f"at = {stop}")
@@ -246,7 +246,7 @@ class _Reader(_Codec):
         with self.unless_null(field, count, target, what):
             size = _smallest(element, self.version, self.flexible)
             self.line(f"if {count} * {size} > end - at: refuse_count({what!r}, {count}, end - at)")
-            if isinstance(element, Field) and element.kind in FIXED and element.kind is not Kind.UUID:
+            if isinstance(element, Field) and element.kind in FIXED and element.kind is not FieldKind.UUID:
                 self.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.kind.value}', view, at))")
                 self.line(f"at += {count} * {size}")
                 return
@@ -340,10 +340,10 @@ class _Writer(_Codec):
             return
         value = self.name("v")
         self.line(f"{value} = {source}")
-        if kind is Kind.STRUCT:
+        if kind is FieldKind.STRUCT:
             self.structure_or_null(field, value)
             return
-        code = "h" if kind is Kind.STRING else "i"
+        code = "h" if kind is FieldKind.STRING else "i"
         if not self.nullable(field):
             if field.default is None:
                 self.line(f"if {value} is None: refuse_none({what!r}, {self.version})")
@@ -359,10 +359,10 @@ class _Writer(_Codec):
             self.flush()
 
     def content(self, field: Field, value: str, classic_code: str, what: str) -> None:
-        if field.kind is Kind.ARRAY:
+        if field.kind is FieldKind.ARRAY:
             self.array(field, value, what)
             return
-        if field.kind is Kind.STRING:
+        if field.kind is FieldKind.STRING:
             self.line(f"{value} = {value}.encode()")
         self.length(f"len({value})", classic_code)
         self.flush()
@@ -380,7 +380,7 @@ class _Writer(_Codec):
 
     def array(self, field: Field, value: str, what: str) -> None:
         element = field.element
-        if isinstance(element, Field) and element.kind in FIXED and element.kind is not Kind.UUID:
+        if isinstance(element, Field) and element.kind in FIXED and element.kind is not FieldKind.UUID:
             self.numbers(element.kind.value, value)
             return
         self.length(f"len({value})", "i")
@@ -453,11 +453,11 @@ def _smallest(element: Field | type[Message] | None, version: int, flexible: boo
     assert element is not None
     if element.kind in FIXED:
         return struct.calcsize(">" + element.kind.value)
-    if element.kind is Kind.STRUCT:
+    if element.kind is FieldKind.STRUCT:
         return 1 if version >= element.nullable_from else _smallest(element.element, version, flexible)
     if flexible:
         return 1
-    return 2 if element.kind is Kind.STRING else 4
+    return 2 if element.kind is FieldKind.STRING else 4
 
 
 @cache

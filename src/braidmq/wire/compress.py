@@ -90,12 +90,12 @@ def inflate(codec: Codec, payload: Buffer, bytes_max: int) -> Buffer:
 
 def _too_large(codec: Codec, bytes_max: int) -> ApiError:
     return ApiError(
-        ErrorCode.MESSAGE_TOO_LARGE, f"{codec.name.lower()} payload opens to more than {bytes_max} bytes"
+        ErrorCode.MESSAGE_TOO_LARGE, f"{codec.name.lower()} payload inflates to more than {bytes_max} bytes"
     )
 
 
 def _corrupt(codec: Codec, why: object) -> ApiError:
-    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{codec.name.lower()} payload cannot be opened: {why}")
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{codec.name.lower()} payload cannot be inflated: {why}")
 
 
 # Reading
@@ -126,7 +126,7 @@ def _inflate_growing(codec: Codec, payload: Buffer, bytes_max: int) -> memoryvie
 
 
 _idle_openers: list[zstandard.ZstdDecompressor] = []
-"""One for each thread that was ever in the middle of a frame: zstandard lets the others go on meanwhile."""
+"""One for each thread that was ever in the middle of a frame: zstandard lets the others run meanwhile."""
 
 
 def _inflate_zstd(payload: Buffer, bytes_max: int) -> bytes | None:
@@ -215,7 +215,7 @@ def _inflate_snappy(payload: Buffer, bytes_max: int) -> Buffer:
 
 
 def _xerial_blocks(payload: Buffer) -> list[memoryview]:
-    """The raw snappy blocks of xerial's framing: after the header, each behind its 4-byte length."""
+    """The raw snappy blocks of xerial's framing: after the header, each after its 4-byte length."""
     view = memoryview(payload)
     blocks = []
     at = len(XERIAL_HEADER)
@@ -254,7 +254,7 @@ def _deflate_gzip(payload: Buffer) -> Buffer:
 
 
 _idle_packers: list[zstandard.ZstdCompressor] = []
-"""As with those that open: making one anew takes as long as packing 16 KB."""
+"""As with those that open: making a new one takes as long as packing 16 KB."""
 
 
 def _deflate_zstd(payload: Buffer) -> Buffer:

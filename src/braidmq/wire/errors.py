@@ -1,7 +1,7 @@
 """What can go wrong on the wire, in two severities.
 
-An `ApiError` is an answer: the request was understood, the client is told a code from Kafka's table and the
-connection goes on. A `ProtocolError` is the end of a connection: the bytes could not be read, so where
+An `ApiError` is an answer: the request was understood, the client gets a code from Kafka's table and the
+connection stays open. A `ProtocolError` is the end of a connection: the bytes could not be read, so where
 the next request would begin is not known either.
 
 The codes and which of them a client may retry are those of Kafka 4.3.
@@ -197,7 +197,7 @@ RETRIABLE = frozenset(
 
 
 class ApiError(Exception):
-    """An error the client is told about; its connection stays open."""
+    """An error the client gets as an answer; its connection stays open."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)

@@ -57,18 +57,18 @@ class FetchRequest(NamedTuple):
     rack_id: str
 
 
-class Slice(Protocol):
+class SizedSlice(Protocol):
     """Bytes that lie in a file: the encoder only needs to know how many."""
 
     @property
     def size(self) -> int: ...
 
 
-Part = bytes | bytearray | memoryview | Slice
+Part = bytes | bytearray | memoryview | SizedSlice
 """A piece of an answer, to be sent as it is."""
 
 
-class PartitionResult(NamedTuple):
+class FetchResult(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index
     code: int
     high_watermark: int
@@ -81,7 +81,7 @@ class PartitionResult(NamedTuple):
     """None and b"" both go out as zero bytes of records, as Kafka answers."""
 
 
-Results = Sequence[tuple[str | None, bytes | None, Sequence[PartitionResult]]]
+Results = Sequence[tuple[str | None, bytes | None, Sequence[FetchResult]]]
 
 _new = tuple.__new__
 _int16 = Struct(">h").unpack_from
@@ -372,7 +372,7 @@ def _encode_topic(out: bytearray, version: int, name: str | None, topic_id: byte
     out += uvarint(count + 1)
 
 
-def _encode_result(parts: AnswerParts, result: PartitionResult) -> None:
+def _encode_result(parts: AnswerParts, result: FetchResult) -> None:
     index, code, high_watermark, stable_offset, log_start, aborted, preferred_replica, records = result
     out = parts.out
     out += _result_5(index, code, high_watermark, stable_offset, log_start)
@@ -390,7 +390,7 @@ def _encode_result(parts: AnswerParts, result: PartitionResult) -> None:
     parts.out.append(0)
 
 
-def _encode_result_classic(parts: AnswerParts, version: int, result: PartitionResult) -> None:
+def _encode_result_classic(parts: AnswerParts, version: int, result: FetchResult) -> None:
     index, code, high_watermark, stable_offset, log_start, aborted, preferred_replica, records = result
     out = parts.out
     if version >= 5:

@@ -1,4 +1,4 @@
-"""What stands before a message: which API and version it is, and which request an answer belongs to.
+"""What comes before a message: which API and version it is, and which request an answer belongs to.
 
 A request header has two forms. Version 1 is api key, api version, correlation id and client id; version 2
 adds tagged fields and comes with the flexible versions of an API. The client id keeps its classic length in

@@ -2,7 +2,7 @@
 
 Flexible versions (KIP-482) write lengths as unsigned varints of at most five bytes: seven bits per byte,
 lowest first, the top bit set on all but the last. Readers take a position and return the next one. They
-never check that a slice lies within the view: whoever reads a whole message checks once, at its end, that
+never check that a slice lies within the view: the reader of a whole message checks once, at its end, that
 the position did not run past it.
 """
 

@@ -39,7 +39,7 @@ class ProduceRequest(NamedTuple):
     """Of each topic its name, or from version 13 its id, and (partition, records)."""
 
 
-class PartitionResult(NamedTuple):
+class ProduceResult(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index
     code: int
     base_offset: int
@@ -50,7 +50,7 @@ class PartitionResult(NamedTuple):
     """Why the batch was refused, if single records are to blame."""
 
 
-Results = Sequence[tuple[str | None, bytes | None, Sequence[PartitionResult]]]
+Results = Sequence[tuple[str | None, bytes | None, Sequence[ProduceResult]]]
 
 
 def decode(view: View, at: int, version: int) -> ProduceRequest:

@@ -2,7 +2,7 @@
 
 A batch is 61 bytes of header and then records, compressed together or not. The broker reads the header and
 leaves the rest alone: what a producer sent is what lies on disk and what a consumer gets. The CRC (CRC-32C)
-covers everything from the attributes on, so that the base offset and the leader epoch, which stand before it,
+covers everything from the attributes on, so that the base offset and the leader epoch, which come before it,
 can be stamped in place.
 
     base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4
@@ -112,7 +112,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences go on with 0 after 2^31-1; -1 when the batch has none."""
+        """Sequences continue with 0 after 2^31-1; -1 when the batch has none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return self.base_sequence + self.last_offset_delta & INT32_MAX
@@ -133,7 +133,7 @@ _new_record = partial(tuple.__new__, Record)
 
 
 def parse_header(view: Buffer, at: int = 0) -> BatchHeader:
-    """The header at `at`, as it stands; ProtocolError when the view ends before it does."""
+    """The header at `at`, unchecked; ProtocolError when the view ends before it does."""
     if at < 0 or len(view) - at < HEADER_BYTES:
         raise ProtocolError(f"a batch header needs {HEADER_BYTES} bytes, {len(view) - at} are left")
     return _new_header(_unpack_header(view, at))
@@ -197,7 +197,7 @@ def fault(view: Buffer, at: int, end: int) -> str | None:
 
 
 def check_stored(view: Buffer, at: int, end: int) -> BatchHeader | None:
-    """The header of the stored batch at `at`, or None when it is not sound; `fault` tells why."""
+    """The header of the stored batch at `at`, or None when it is not sound; `fault` says why."""
     return parse_header(view, at) if fault(view, at, end) is None else None
 
 
@@ -264,7 +264,7 @@ def records(view: Buffer) -> Iterator[Record]:
         yield from map(_new_record, rows)
         left -= take
     if at != len(payload):
-        raise _invalid(f"{len(payload) - at} bytes are left behind the last of {header.record_count} records")
+        raise _invalid(f"{len(payload) - at} bytes are left after the last of {header.record_count} records")
 
 
 def _inflated(header: BatchHeader, view: Buffer, bytes_max: int | None = None) -> Buffer:
@@ -372,7 +372,7 @@ def seal_batch(
     control: bool = False,
     base_offset: int = 0,
 ) -> bytearray:
-    """A batch of the `count` records that `out` holds behind room for a header; `out` itself if no codec."""
+    """A batch of the `count` records that `out` holds after room for a header; `out` itself if no codec."""
     if not count:
         raise ValueError("a batch has at least one record")
     if codec:
@@ -451,5 +451,5 @@ def _refuse_content(header: BatchHeader) -> ApiError:
 
 def _refuse_record(bad: int, count: int) -> ApiError:
     if bad == count:
-        return _invalid(f"bytes are left behind the last of {count} records")
+        return _invalid(f"bytes are left after the last of {count} records")
     return _invalid(f"record {bad} of {count} is malformed, or its offset delta is not {bad}")

@@ -29,7 +29,7 @@ NEVER = 32767
 """A version that will not come: the end of an open range of versions."""
 
 
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """What a field is on the wire. The fixed-size kinds carry their struct code as value."""
 
     INT8 = "b"
@@ -55,7 +55,7 @@ class Field:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: FieldKind,
         default: Any,
         since: int = 0,
         until: int = NEVER,
@@ -77,40 +77,40 @@ class Field:
 
 
 def int8(*, default: int = 0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.INT8, default, since, until, None, tag)
+    return Field(FieldKind.INT8, default, since, until, None, tag)
 
 
 def int16(*, default: int = 0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.INT16, default, since, until, None, tag)
+    return Field(FieldKind.INT16, default, since, until, None, tag)
 
 
 def uint16(*, default: int = 0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.UINT16, default, since, until, None, tag)
+    return Field(FieldKind.UINT16, default, since, until, None, tag)
 
 
 def int32(*, default: int = 0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.INT32, default, since, until, None, tag)
+    return Field(FieldKind.INT32, default, since, until, None, tag)
 
 
 def uint32(*, default: int = 0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.UINT32, default, since, until, None, tag)
+    return Field(FieldKind.UINT32, default, since, until, None, tag)
 
 
 def int64(*, default: int = 0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.INT64, default, since, until, None, tag)
+    return Field(FieldKind.INT64, default, since, until, None, tag)
 
 
 def float64(*, default: float = 0.0, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.FLOAT64, default, since, until, None, tag)
+    return Field(FieldKind.FLOAT64, default, since, until, None, tag)
 
 
 def boolean(*, default: bool = False, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
-    return Field(Kind.BOOLEAN, default, since, until, None, tag)
+    return Field(FieldKind.BOOLEAN, default, since, until, None, tag)
 
 
 def uuid(*, since: int = 0, until: int = NEVER, tag: int | None = None) -> Any:
     """Sixteen bytes; no UUID is `ZERO_UUID`, never None."""
-    return Field(Kind.UUID, ZERO_UUID, since, until, None, tag)
+    return Field(FieldKind.UUID, ZERO_UUID, since, until, None, tag)
 
 
 def string(
@@ -123,17 +123,17 @@ def string(
 ) -> Any:
     if default is None and nullable is None:
         default = ""
-    return Field(Kind.STRING, default, since, until, nullable, tag)
+    return Field(FieldKind.STRING, default, since, until, nullable, tag)
 
 
 def data(*, since: int = 0, until: int = NEVER, nullable: int | None = None, tag: int | None = None) -> Any:
     """Bytes that are copied out of what was received."""
-    return Field(Kind.DATA, b"" if nullable is None else None, since, until, nullable, tag)
+    return Field(FieldKind.DATA, b"" if nullable is None else None, since, until, nullable, tag)
 
 
 def records(*, nullable: int | None = None) -> Any:
     """Record batches: on reading a slice of what was received, not a copy."""
-    return Field(Kind.RECORDS, b"" if nullable is None else None, nullable=nullable)
+    return Field(FieldKind.RECORDS, b"" if nullable is None else None, nullable=nullable)
 
 
 def array(
@@ -147,12 +147,12 @@ def array(
     """A list of structures, `array(Topic)`, or of plain values, `array(int32)`."""
     default: list[Any] | None = [] if nullable is None else None
     of = element if isinstance(element, type) else element()
-    return Field(Kind.ARRAY, default, since, until, nullable, tag, of)
+    return Field(FieldKind.ARRAY, default, since, until, nullable, tag, of)
 
 
 def struct(of: type[Message], *, since: int = 0, nullable: int | None = None, tag: int | None = None) -> Any:
     """A structure in its place; None if it is nullable, or tagged and then sent only when it is there."""
-    return Field(Kind.STRUCT, None, since, NEVER, nullable, tag, of)
+    return Field(FieldKind.STRUCT, None, since, NEVER, nullable, tag, of)
 
 
 @dataclass_transform(kw_only_default=True)

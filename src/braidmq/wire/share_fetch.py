@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from struct import Struct
 
-from braidmq.wire.fetch import AnswerParts, Part, Slice
+from braidmq.wire.fetch import AnswerParts, Part, SizedSlice
 from braidmq.wire.messages.share_fetch import ShareFetchPartitionData, ShareFetchResponse
 from braidmq.wire.primitives import uvarint
 
 Key = tuple[bytes, int]
 """Topic id and partition."""
-Records = Mapping[Key, Sequence[Slice]]
+Records = Mapping[Key, Sequence[SizedSlice]]
 
 _head = Struct(">iiBih").pack
 _int32 = Struct(">i").pack
@@ -43,7 +43,9 @@ def encode_response(correlation_id: int, response: ShareFetchResponse, records: 
     return parts.finished()
 
 
-def _encode_partition(parts: AnswerParts, part: ShareFetchPartitionData, records: Sequence[Slice]) -> None:
+def _encode_partition(
+    parts: AnswerParts, part: ShareFetchPartitionData, records: Sequence[SizedSlice]
+) -> None:
     out = parts.out
     out += _index_and_code(part.partition_index, part.error_code) + _text(part.error_message)
     out += _int16(part.acknowledge_error_code) + _text(part.acknowledge_error_message)

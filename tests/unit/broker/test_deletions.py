@@ -13,7 +13,7 @@ import pytest
 from braidmq.broker import broker as broker_module
 from braidmq.broker import deletions, housekeeping
 from braidmq.broker.broker import Broker
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.group.offsets import Committed
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.wire.errors import ApiError, ErrorCode

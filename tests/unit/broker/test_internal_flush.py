@@ -9,7 +9,7 @@ import pytest
 
 from braidmq.broker.share_records import STATE_TOPIC as SHARE_TOPIC
 from braidmq.broker.topic import INTERNAL_TOPICS
-from braidmq.broker.transactions import STATE_TOPIC as TRANSACTIONS_TOPIC
+from braidmq.broker.txn_coordinator import STATE_TOPIC as TRANSACTIONS_TOPIC
 from braidmq.group.records import OFFSETS_TOPIC
 from braidmq.txn.events import Init
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -23,7 +23,7 @@ def test_internal_topics_are_flush_sync_on_a_broker_that_is_not(tmp_path: Path) 
         async with embedded(tmp_path, flush="async") as broker:
             await broker.coordinator.open()
             await broker.transactions.init(Init("mine", 60_000))
-            await broker.sharing._state.open()
+            await broker.share_delivery._state.open()
             ordinary = await broker.topics.create("ordinary", 1, {})
             assert not ordinary.partitions[0].syncs
             assert {topic.name for topic in broker.topics if topic.partitions[0].syncs} == INTERNAL_TOPICS

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.group.offsets import Committed
 from unit.broker.gated import WAIT_S, GatedDisk
 from unit.embedded import TurnedClock, embedded, started

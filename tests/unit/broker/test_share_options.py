@@ -11,11 +11,11 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.partition import Partition
 from braidmq.config import ConfigError, configure
 from braidmq.delivery.status import Verdict
-from braidmq.log.transactions import EndMarker, Outcome
-from braidmq.reset import Kind, Reset, parse_reset
+from braidmq.log.transactions import EndMarker, MarkerType
+from braidmq.reset import Reset, ResetKind, parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import build_batch, parse_header
-from unit.broker.test_share import acquire, base_offsets, fill, judge, opened, ranges, tell
+from unit.broker.test_share_delivery import acquire, base_offsets, fill, judge, opened, ranges, tell
 from unit.embedded import TurnedClock
 
 NOW_MS = 1_700_000_000_000
@@ -38,7 +38,7 @@ COMMITTED = {"share.isolation.level": "read_committed"}
 )
 def test_a_duration_is_written_as_in_iso_8601(text: str, age_ms: int) -> None:
     """C7: by_duration of KIP-1106."""
-    assert parse_reset(f"by_duration:{text}") == Reset(Kind.BY_DURATION, age_ms)
+    assert parse_reset(f"by_duration:{text}") == Reset(ResetKind.BY_DURATION, age_ms)
     configure({"group.share.auto.offset.reset": f"by_duration:{text}"})
 
 
@@ -106,7 +106,7 @@ class Writer:
         guard = self.partition.log.producers.known_transactions().begin_verification(parse_header(batch))
         self.partition.append(memoryview(batch), NOW_MS, guard)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: MarkerType) -> None:
         self.partition.append_marker(EndMarker(self.producer_id, 0, outcome, 0), 0)
 
 
@@ -129,7 +129,7 @@ def test_a_group_at_read_committed_waits_for_the_end_of_a_transaction(tmp_path: 
         await fill(broker, 1)  # 3
         assert ranges(acquire(broker, part)) == [(0, 0, 1)]
         assert ranges(acquire(broker, part)) == []
-        writer.end(Outcome.COMMIT)  # 4
+        writer.end(MarkerType.COMMIT)  # 4
         assert ranges(acquire(broker, part)) == [(1, 3, 1)]
         await fill(broker, 1)
         assert ranges(acquire(broker, part)) == [(5, 5, 1)]
@@ -145,10 +145,10 @@ def test_what_was_aborted_is_passed_over_and_never_sent(tmp_path: Path) -> None:
         good, bad = Writer(partition, 7), Writer(partition, 8)
         for writer in (bad, good, bad, good):
             writer.write(2)  # 1-2 bad, 3-4 good, 5-6 bad, 7-8 good
-        bad.end(Outcome.ABORT)  # 9
-        good.end(Outcome.COMMIT)  # 10
+        bad.end(MarkerType.ABORT)  # 9
+        good.end(MarkerType.COMMIT)  # 10
         bad.write(1)  # 11, of its next transaction
-        bad.end(Outcome.COMMIT)  # 12
+        bad.end(MarkerType.COMMIT)  # 12
         delivered = acquire(broker, part)
         assert ranges(delivered) == [(0, 0, 1), (3, 4, 1), (7, 8, 1), (11, 11, 1)]
         assert base_offsets(delivered) == [0, 3, 7, 11]
@@ -168,7 +168,7 @@ def test_a_partition_full_of_aborted_records_is_passed_in_one_go(tmp_path: Path)
         bad = Writer(partition, 8)
         for _ in range(60):
             bad.write(20)
-        bad.end(Outcome.ABORT)
+        bad.end(MarkerType.ABORT)
         await fill(broker, 1)
         assert ranges(acquire(broker, part)) == [(0, 0, 1), (1202, 1202, 1)]
 
@@ -184,7 +184,7 @@ def test_other_groups_get_everything_at_once(tmp_path: Path) -> None:
         writer.write(2)
         assert ranges(acquire(broker, part)) == [(0, 2, 1)]
         await judge(broker, part, 0, 2, Verdict.RELEASE)
-        writer.end(Outcome.ABORT)
+        writer.end(MarkerType.ABORT)
         await broker.reconfigure_group("hasty", COMMITTED)
         assert ranges(acquire(broker, part)) == [(0, 0, 2)]
         await broker.reconfigure_group("hasty", {})

@@ -97,7 +97,7 @@ def test_older_metadata_sets_newer_topics_aside_and_newer_metadata_brings_them_b
         caplog.clear()
         async with embedded(tmp_path) as broker:
             assert sorted(topic.name for topic in broker.topics) == ["old", "young"]
-            assert f"its directory {young.name} was set aside, it is back" in caplog.text
+            assert f"its directory {young.name} had been set aside and is back in use" in caplog.text
             await broker.topics.tidy()
             assert directories(tmp_path) == [old.name, young.name]
             assert bytes_of(young) == before

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.cli import main
 from braidmq.group.offsets import Committed
 from unit.embedded import append, embedded

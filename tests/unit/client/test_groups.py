@@ -9,7 +9,7 @@ import pytest
 from braidmq.address import Address
 from braidmq.client import Unreachable
 from braidmq.client.cluster import Attempt, Cluster, TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,
@@ -122,7 +122,7 @@ def cluster() -> ThreeBrokers:
     return ThreeBrokers({"billing": 2, "kitchen": 3})
 
 
-VERBS: list[Callable[[Groups], object]] = [
+VERBS: list[Callable[[GroupAdmin], object]] = [
     lambda groups: groups.committed("kitchen"),
     lambda groups: groups.commit("kitchen", {AT: 7}),
     lambda groups: groups.delete("kitchen"),
@@ -131,27 +131,27 @@ VERBS: list[Callable[[Groups], object]] = [
 
 def test_groups_are_gathered_from_every_broker(cluster: ThreeBrokers) -> None:
     """C9: each broker lists what it coordinates, and no more."""
-    assert [group.group_id for group in Groups(cluster).all()] == ["billing", "kitchen"]
+    assert [group.group_id for group in GroupAdmin(cluster).all()] == ["billing", "kitchen"]
     assert cluster.asked == [(1, "ListGroups"), (2, "ListGroups"), (3, "ListGroups")]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_group_is_asked_about_at_its_coordinator(
-    cluster: ThreeBrokers, verb: Callable[[Groups], object]
+    cluster: ThreeBrokers, verb: Callable[[GroupAdmin], object]
 ) -> None:
     """C9: nobody else can answer."""
-    verb(Groups(cluster))
+    verb(GroupAdmin(cluster))
     assert cluster.asked[-1][0] == 3
     assert {node for node, what in cluster.asked if what != "ListGroups"} == {3}
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_coordinator_that_has_moved_is_looked_for_again(
-    cluster: ThreeBrokers, verb: Callable[[Groups], object]
+    cluster: ThreeBrokers, verb: Callable[[GroupAdmin], object]
 ) -> None:
     """C9: the first one found says that it is another."""
     cluster.believed["kitchen"] = 1
-    verb(Groups(cluster))
+    verb(GroupAdmin(cluster))
     assert [node for node, what in cluster.asked if what != "ListGroups"] == [1, 3]
 
 
@@ -160,14 +160,14 @@ def test_a_coordinator_that_has_moved_is_looked_for_again(
 )
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_coordinator_that_is_not_ready_is_asked_again(
-    cluster: ThreeBrokers, verb: Callable[[Groups], object], excuse: ErrorCode
+    cluster: ThreeBrokers, verb: Callable[[GroupAdmin], object], excuse: ErrorCode
 ) -> None:
     """C9: as long as the time-out allows, and then its own word is what is raised."""
     cluster.excuses = [excuse] * 3
-    verb(Groups(cluster))
+    verb(GroupAdmin(cluster))
     cluster.excuses = [excuse] * 9
     with pytest.raises(ApiError) as refused:
-        verb(Groups(cluster))
+        verb(GroupAdmin(cluster))
     assert refused.value.code is excuse
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_pass_is_not_tried_again(cluster: ThreeBrokers) -> None:
     ):
         cluster.excuses = [code]
         with pytest.raises(ApiError) as refused:
-            Groups(cluster).commit("kitchen", {AT: 7})
+            GroupAdmin(cluster).commit("kitchen", {AT: 7})
         assert refused.value.code is told
 
 
@@ -187,4 +187,4 @@ def test_a_broker_that_does_not_answer_is_not_passed_over(cluster: ThreeBrokers)
     """C9: its groups would seem not to exist."""
     cluster.down = {2}
     with pytest.raises(Unreachable):
-        Groups(cluster).all()
+        GroupAdmin(cluster).all()

@@ -8,7 +8,7 @@ import pytest
 
 from braidmq.address import Address
 from braidmq.client.cluster import Attempt, Cluster, TopicPartition
-from braidmq.client.transactions import Transactions
+from braidmq.client.transactions import TransactionAdmin
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from braidmq.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
@@ -157,14 +157,14 @@ def test_a_transaction_hangs_if_its_coordinator_is_not_going_to_end_it(
         ListTransactionsRequest: [listed],
         DescribeTransactionsRequest: [known] if known is not None else [],
     }
-    hanging = Transactions(Scripted(answers)).hanging()
+    hanging = TransactionAdmin(Scripted(answers)).hanging()
     assert [one.start_offset for one in hanging] == found
 
 
 def test_what_an_older_broker_cannot_choose_by_is_refused() -> None:
     """O1: it would leave the filter out, and everything be listed."""
     cluster = Scripted({ListTransactionsRequest: [LISTED]})
-    transactions = Transactions(cluster)
+    transactions = TransactionAdmin(cluster)
     filters: list[Callable[[], object]] = [
         lambda: transactions.all(longer_than_ms=1),
         lambda: transactions.all(pattern="a"),
@@ -182,7 +182,7 @@ def test_a_state_that_the_broker_does_not_know_is_told() -> None:
     """O1: rather than an empty list, which would be taken for good news."""
     answer = ListTransactionsResponse(unknown_state_filters=["Open"])
     with pytest.raises(ApiError, match="no state Open"):
-        Transactions(Scripted({ListTransactionsRequest: [answer]})).all(states=["Open"])
+        TransactionAdmin(Scripted({ListTransactionsRequest: [answer]})).all(states=["Open"])
 
 
 def test_a_coordinator_that_has_moved_is_asked_for_again() -> None:
@@ -190,12 +190,12 @@ def test_a_coordinator_that_has_moved_is_asked_for_again() -> None:
     moved = described("", code=ErrorCode.NOT_COORDINATOR)
     loading = described("", code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     cluster = Scripted({DescribeTransactionsRequest: [moved, loading, described("Empty")]})
-    assert Transactions(cluster).describe("t").state == "Empty"
+    assert TransactionAdmin(cluster).describe("t").state == "Empty"
     assert sum(isinstance(one, FindCoordinatorRequest) for one in cluster.asked) == 3
     refusing = described("", code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     cluster = Scripted({DescribeTransactionsRequest: [refusing]})
     with pytest.raises(ApiError):
-        Transactions(cluster).describe("t")
+        TransactionAdmin(cluster).describe("t")
     assert len(cluster.asked) == 2
 
 
@@ -205,7 +205,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_shown_without_an_offset() -> None
         DescribeTransactionsRequest: [described("Ongoing", "orders", "deleted")],
         DescribeProducersRequest: [producers((7, 10), (8, 4))],
     }
-    found = Transactions(Scripted(answers)).describe("t")
+    found = TransactionAdmin(Scripted(answers)).describe("t")
     assert [(one.topic, one.start_offset) for one in found.partitions] == [("deleted", None), ("orders", 10)]
 
 
@@ -218,7 +218,7 @@ def test_an_abort_waits_until_the_markers_are_written() -> None:
             InitProducerIdRequest: [busy, busy, InitProducerIdResponse()],
         }
     )
-    transactions = Transactions(cluster)
+    transactions = TransactionAdmin(cluster)
     transactions.abort(transactions.open_of("t"))
     asked = [one for one in cluster.asked if isinstance(one, InitProducerIdRequest)]
     assert [(one.transactional_id, one.transaction_timeout_ms) for one in asked] == [("t", 1000)] * 3
@@ -234,7 +234,7 @@ def test_the_marker_of_a_hanging_transaction_names_its_producer_and_epoch() -> N
         ]
     )
     cluster = Scripted({DescribeProducersRequest: [producers((7, 10))], WriteTxnMarkersRequest: [written]})
-    transactions = Transactions(cluster)
+    transactions = TransactionAdmin(cluster)
     transactions.abort_hanging(transactions.open_at(AT, 10))
     (request,) = [one for one in cluster.asked if isinstance(one, WriteTxnMarkersRequest)]
     (marker,) = request.markers

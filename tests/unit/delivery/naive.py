@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from braidmq.delivery.status import DeliveryLimits, NotHeld, Reading, State, Verdict
+from braidmq.delivery.status import DeliveryLimits, DeliveryState, LogRange, NotHeld, Verdict
 
 
 @dataclass(frozen=True)
 class Message:
     """What the group knows of one offset."""
 
-    state: State = State.AVAILABLE
+    state: DeliveryState = DeliveryState.AVAILABLE
     deliveries: int = 0
     consumer: str | None = None
     deadline_ms: int = 0
@@ -19,7 +19,7 @@ class Message:
 
     @property
     def settled(self) -> bool:
-        return self.state in (State.ACKED, State.ARCHIVED)
+        return self.state in (DeliveryState.ACKED, DeliveryState.ARCHIVED)
 
 
 class NaiveWindow:
@@ -42,7 +42,7 @@ class NaiveWindow:
 
     def tick(self, now_ms: int) -> None:
         for offset, message in self.messages.items():
-            if message.state is State.ACQUIRED and message.deadline_ms <= now_ms:
+            if message.state is DeliveryState.ACQUIRED and message.deadline_ms <= now_ms:
                 self.release(offset)
         self.settle()
 
@@ -51,13 +51,13 @@ class NaiveWindow:
         if message.deliveries >= self.limits.deliveries_max:
             self.archive(offset)
         else:
-            self.messages[offset] = Message(State.AVAILABLE, message.deliveries)
+            self.messages[offset] = Message(DeliveryState.AVAILABLE, message.deliveries)
 
     def archive(self, offset: int) -> None:
-        self.messages[offset] = Message(State.ARCHIVED, self.messages[offset].deliveries)
+        self.messages[offset] = Message(DeliveryState.ARCHIVED, self.messages[offset].deliveries)
         self.dead.append(offset)
 
-    def acquire(self, consumer: str, now_ms: int, records_max: int, reading: Reading) -> dict[int, int]:
+    def acquire(self, consumer: str, now_ms: int, records_max: int, reading: LogRange) -> dict[int, int]:
         """Offsets handed out, with their delivery count."""
         self.tick(now_ms)
         there = {offset for base, last in reading.batches for offset in range(base, last + 1)}
@@ -72,14 +72,14 @@ class NaiveWindow:
                 self.messages[offset] = Message()
                 self.end += 1
             message = self.messages[offset]
-            if message.state is not State.AVAILABLE:
+            if message.state is not DeliveryState.AVAILABLE:
                 continue
             if offset not in there:
-                self.messages[offset] = Message(State.ARCHIVED, is_gap=True)
+                self.messages[offset] = Message(DeliveryState.ARCHIVED, is_gap=True)
             elif len(handed) < records_max:
                 handed[offset] = message.deliveries + 1
                 self.messages[offset] = Message(
-                    State.ACQUIRED, message.deliveries + 1, consumer, now_ms + self.limits.lock_ms
+                    DeliveryState.ACQUIRED, message.deliveries + 1, consumer, now_ms + self.limits.lock_ms
                 )
         self.settle()
         return handed
@@ -89,14 +89,14 @@ class NaiveWindow:
         verdicts = {offset: verdict for offset, verdict in verdicts.items() if offset >= self.start}
         for offset in verdicts:
             message = self.messages.get(offset, Message())
-            if message.state is not State.ACQUIRED or message.consumer != consumer:
+            if message.state is not DeliveryState.ACQUIRED or message.consumer != consumer:
                 raise NotHeld(offset, consumer, "says the model")
         for offset, verdict in verdicts.items():
             message = self.messages[offset]
             if verdict is Verdict.ACCEPT:
-                self.messages[offset] = Message(State.ACKED, message.deliveries)
+                self.messages[offset] = Message(DeliveryState.ACKED, message.deliveries)
             elif verdict is Verdict.GAP:
-                self.messages[offset] = Message(State.ARCHIVED, is_gap=True)
+                self.messages[offset] = Message(DeliveryState.ARCHIVED, is_gap=True)
             elif verdict is Verdict.REJECT:
                 self.archive(offset)
             elif verdict is Verdict.RELEASE:
@@ -108,7 +108,7 @@ class NaiveWindow:
     def release_consumer(self, consumer: str, now_ms: int) -> None:
         self.tick(now_ms)
         for offset, message in list(self.messages.items()):
-            if message.state is State.ACQUIRED and message.consumer == consumer:
+            if message.state is DeliveryState.ACQUIRED and message.consumer == consumer:
                 self.release(offset)
         self.settle()
 
@@ -126,8 +126,8 @@ class NaiveWindow:
     def crash(self, now_ms: int) -> None:
         """What everybody held comes back; the last allowed delivery does not."""
         for offset, message in self.messages.items():
-            if message.state is State.ACQUIRED and message.deliveries >= self.limits.deliveries_max:
+            if message.state is DeliveryState.ACQUIRED and message.deliveries >= self.limits.deliveries_max:
                 self.messages[offset] = replace(message, consumer=None, deadline_ms=now_ms)
-            elif message.state is State.ACQUIRED:
-                self.messages[offset] = Message(State.AVAILABLE, message.deliveries)
+            elif message.state is DeliveryState.ACQUIRED:
+                self.messages[offset] = Message(DeliveryState.AVAILABLE, message.deliveries)
         self.settle()

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidmq.delivery import stored
+from braidmq.delivery import window_codec
 from braidmq.delivery.status import (
     Acknowledgement,
     Acquired,
     Archived,
     DeliveryLimits,
+    DeliveryState,
+    LogRange,
     NotHeld,
-    Reading,
     Reason,
-    State,
     Verdict,
 )
 from braidmq.delivery.window import RUNS_PER_MESSAGE, DeliveryWindow
 
-THOUSAND = Reading(0, 999, ((0, 499), (500, 999)))
+THOUSAND = LogRange(0, 999, ((0, 499), (500, 999)))
 REJECTED = (Verdict.REJECT,)
 
 
-def held(window: DeliveryWindow, state: State = State.ACQUIRED) -> list[tuple[int, int]]:
+def held(window: DeliveryWindow, state: DeliveryState = DeliveryState.ACQUIRED) -> list[tuple[int, int]]:
     return [(first, last) for first, last, status in window.runs() if status.state is state]
 
 
@@ -55,7 +55,7 @@ def test_a_lock_that_runs_out_gives_the_message_to_another_with_a_higher_count()
     window = DeliveryWindow(0, DeliveryLimits(lock_ms=100))
     window.acquire("ada", 0, 10, THOUSAND)
     assert window.next_deadline_ms == 100
-    assert window.acquire("bob", 99, 10, Reading(0, 9, ((0, 9),))) == []
+    assert window.acquire("bob", 99, 10, LogRange(0, 9, ((0, 9),))) == []
     assert window.acquire("bob", 100, 10, THOUSAND) == [Acquired(0, 9, 2)]
     with pytest.raises(NotHeld, match="another consumer"):
         window.acknowledge("ada", 100, accept(0, 9))
@@ -68,7 +68,7 @@ def test_a_renewed_lock_lasts_longer_without_another_delivery() -> None:
     window.acknowledge("ada", 90, [Acknowledgement(0, 4, (Verdict.RENEW,))])
     window.tick(120)
     assert held(window) == [(0, 4)]
-    assert held(window, State.AVAILABLE) == [(5, 9)]
+    assert held(window, DeliveryState.AVAILABLE) == [(5, 9)]
     window.acknowledge("ada", 189, accept(0, 4))
     assert window.start_offset == 5
 
@@ -76,7 +76,7 @@ def test_a_renewed_lock_lasts_longer_without_another_delivery() -> None:
 def test_the_last_delivery_ends_in_the_archive_and_is_reported() -> None:
     """C3: a message nobody can work on does not come back for ever."""
     window = DeliveryWindow(0, DeliveryLimits(deliveries_max=2, lock_ms=100))
-    reading = Reading(0, 2, ((0, 2),))
+    reading = LogRange(0, 2, ((0, 2),))
     assert window.acquire("ada", 0, 3, reading) == [Acquired(0, 2, 1)]
     window.acknowledge("ada", 0, [Acknowledgement(0, 2, (Verdict.RELEASE, Verdict.ACCEPT, Verdict.REJECT))])
     assert window.acquire("ada", 0, 3, reading) == [Acquired(0, 0, 2)]
@@ -109,7 +109,7 @@ def test_a_full_window_hands_out_nothing_new_until_something_is_settled() -> Non
 def test_one_message_held_for_hours_does_not_stop_those_after_it() -> None:
     """C9: only messages that are not settled take up room, and what is settled costs little."""
     window = DeliveryWindow(0, DeliveryLimits(in_flight_max=10))
-    everything = Reading(0, 100_000, ((0, 100_000),))
+    everything = LogRange(0, 100_000, ((0, 100_000),))
     assert window.acquire("slow", 0, 1, everything, lock_ms=7_200_000) == [Acquired(0, 0, 1)]
     for first in range(1, 2_000, 2):
         reading = everything._replace(first=first)
@@ -128,7 +128,7 @@ def test_one_message_held_for_hours_does_not_stop_those_after_it() -> None:
 def test_gaps_are_settled_without_anybody_and_cost_no_place() -> None:
     """C3: compaction and transaction markers leave offsets without a message."""
     window = DeliveryWindow(0, DeliveryLimits(in_flight_max=4))
-    reading = Reading(0, 1_000_000, ((10, 11), (999_999, 999_999)))
+    reading = LogRange(0, 1_000_000, ((10, 11), (999_999, 999_999)))
     assert window.acquire("ada", 0, 10, reading) == [Acquired(10, 11, 1), Acquired(999_999, 999_999, 1)]
     assert (window.start_offset, window.end_offset, window.in_flight) == (10, 1_000_001, 3)
     window.acknowledge("ada", 0, [*accept(10, 11), *accept(999_999, 999_999)])
@@ -138,7 +138,7 @@ def test_gaps_are_settled_without_anybody_and_cost_no_place() -> None:
 def test_a_reading_from_ahead_of_the_window_hands_out_nothing() -> None:
     """C3: what lies between is not known to be a gap."""
     window = DeliveryWindow(0, DeliveryLimits())
-    assert window.acquire("ada", 0, 10, Reading(5, 9, ((5, 9),))) == []
+    assert window.acquire("ada", 0, 10, LogRange(5, 9, ((5, 9),))) == []
     assert (window.start_offset, window.end_offset) == (0, 0)
 
 
@@ -188,7 +188,7 @@ def test_a_restart_keeps_acks_and_counts_and_frees_what_was_held() -> None:
     assert second is not None
     assert window.take_delta() is None
     again = DeliveryWindow.restore(snapshot, [first, second], DeliveryLimits(), now_ms=0)
-    assert again.acquire("bob", 0, 10, Reading(0, 9, ((0, 9),))) == [Acquired(0, 1, 2), Acquired(6, 9, 2)]
+    assert again.acquire("bob", 0, 10, LogRange(0, 9, ((0, 9),))) == [Acquired(0, 1, 2), Acquired(6, 9, 2)]
 
 
 def test_a_last_delivery_cut_off_by_a_crash_is_not_followed_by_another() -> None:
@@ -215,7 +215,7 @@ def test_a_skip_is_stored_although_no_message_changed() -> None:
 def test_a_thousand_messages_of_one_fate_are_stored_in_a_few_bytes() -> None:
     """C9: what is stored goes with the number of runs, not of messages."""
     window = DeliveryWindow(10**12, DeliveryLimits())
-    window.acquire("ada", 0, 1000, Reading(10**12, 10**12 + 999, ((10**12, 10**12 + 999),)))
+    window.acquire("ada", 0, 1000, LogRange(10**12, 10**12 + 999, ((10**12, 10**12 + 999),)))
     window.acknowledge("ada", 0, accept(10**12 + 1, 10**12 + 999))
     assert len(window.snapshot()) <= 16
 
@@ -224,14 +224,14 @@ def test_a_thousand_messages_of_one_fate_are_stored_in_a_few_bytes() -> None:
 def test_any_bytes_are_a_state_or_refused(content: bytes) -> None:
     """C3: stored state that is damaged is noticed, not believed."""
     try:
-        start_offset, runs = stored.decode(content)
-    except stored.BadState:
+        start_offset, runs = window_codec.decode(content)
+    except window_codec.BadState:
         return
-    assert stored.decode(stored.encode(start_offset, runs)) == (start_offset, runs)
+    assert window_codec.decode(window_codec.encode(start_offset, runs)) == (start_offset, runs)
 
 
 def test_a_state_with_a_hole_is_refused() -> None:
     """C3: a missing delta must not pass for an empty range."""
-    delta = stored.encode(0, [stored.StoredRun(10, 19, State.ACKED, 0)])
-    with pytest.raises(stored.BadState, match="0 to 9 are missing"):
+    delta = window_codec.encode(0, [window_codec.StoredRun(10, 19, DeliveryState.ACKED, 0)])
+    with pytest.raises(window_codec.BadState, match="0 to 9 are missing"):
         DeliveryWindow.restore(DeliveryWindow(0, DeliveryLimits()).snapshot(), [delta], DeliveryLimits(), 0)

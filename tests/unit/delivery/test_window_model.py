@@ -11,9 +11,9 @@ from braidmq.delivery.status import (
     SETTLED,
     Acknowledgement,
     DeliveryLimits,
+    DeliveryState,
+    LogRange,
     NotHeld,
-    Reading,
-    State,
     Verdict,
 )
 from braidmq.delivery.window import RUNS_PER_MESSAGE, DeliveryWindow
@@ -37,7 +37,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             offset += size
         self.window = DeliveryWindow(start, LIMITS)
         self.model = NaiveWindow(start, LIMITS)
-        self.readings: list[Reading] = []
+        self.readings: list[LogRange] = []
         self.acked: set[int] = set()
         self.dead: set[int] = set()
         self.excused = set(range(start))
@@ -49,13 +49,15 @@ class DeliveryMachine(RuleBasedStateMachine):
     def fetch(self, consumer: str, records_max: int, batch_count: int) -> None:
         offset = self.window.fetch_offset(self.now_ms)
         self.model.tick(self.now_ms)
-        available = [at for at, found in self.model.messages.items() if found.state is State.AVAILABLE]
+        available = [
+            at for at, found in self.model.messages.items() if found.state is DeliveryState.AVAILABLE
+        ]
         full = self.model.in_flight >= LIMITS.in_flight_max
         assert offset == min(available, default=None if full else self.model.end)
         if offset is None:
             return
         found = [batch for batch in self.batches if batch[1] >= offset][:batch_count]
-        reading = Reading(offset, max((last for _, last in found), default=offset), tuple(found))
+        reading = LogRange(offset, max((last for _, last in found), default=offset), tuple(found))
         self.readings.append(reading)
         self.acquire(consumer, records_max, reading)
 
@@ -65,7 +67,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         """A read may take long; the window has moved on when it returns."""
         self.acquire(consumer, records_max, self.readings[number % len(self.readings)])
 
-    def acquire(self, consumer: str, records_max: int, reading: Reading) -> None:
+    def acquire(self, consumer: str, records_max: int, reading: LogRange) -> None:
         acquired = self.window.acquire(consumer, self.now_ms, records_max, reading)
         expected = self.model.acquire(consumer, self.now_ms, records_max, reading)
         handed = {at: count for first, last, count in acquired for at in range(first, last + 1)}
@@ -207,7 +209,9 @@ class DeliveryMachine(RuleBasedStateMachine):
     def the_deadline_is_never_late(self) -> None:
         if hasattr(self, "window"):
             held = [
-                found.deadline_ms for found in self.model.messages.values() if found.state is State.ACQUIRED
+                found.deadline_ms
+                for found in self.model.messages.values()
+                if found.state is DeliveryState.ACQUIRED
             ]
             announced = self.window.next_deadline_ms
             assert not held or (announced is not None and announced <= min(held))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.partition import Partition
-from braidmq.broker.share_records import Place
+from braidmq.broker.share_records import SharePartitionKey
 from braidmq.platform.disk import DiskFile, RealDisk, StrPath
 from braidmq.wire.errors import ErrorCode
 from unit.embedded import append, embedded
@@ -114,7 +114,7 @@ def test_a_share_fetch_whose_records_another_got_ends_in_time(tmp_path: Path) ->
             ada, bob = Speaker(broker), Speaker(broker)
             await join(ada)
             await join(bob, "bob")
-            await broker.sharing.open([Place("workers", broker.topics.get("jobs").id, 0)])
+            await broker.share_delivery.open([SharePartitionKey("workers", broker.topics.get("jobs").id, 0)])
             disk.gate.clear()
             both = [
                 asyncio.ensure_future(share_fetch(ada, 0, 0, max_wait_ms=1)),

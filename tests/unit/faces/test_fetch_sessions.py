@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braidmq.faces.kafka.fetch_sessions import FINAL_EPOCH, FetchSessions, Reading
+from braidmq.faces.kafka.fetch_sessions import FINAL_EPOCH, FetchContext, FetchSessions
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.fetch import FetchPartition, FetchRequest
 
@@ -19,9 +19,9 @@ def request(
 
 
 def begun(sessions: FetchSessions, count: int) -> int:
-    reading = sessions.begin(request(add=range(count)))
-    assert reading.session is not None
-    return reading.session.id
+    context = sessions.begin(request(add=range(count)))
+    assert context.session is not None
+    return context.session.id
 
 
 def known(sessions: FetchSessions, session_id: int, epoch: int) -> bool:
@@ -54,12 +54,12 @@ def test_the_idlest_sessions_give_way_when_there_are_too_many_partitions() -> No
 def test_what_never_fits_is_read_without_a_session_and_nothing_is_left_out() -> None:
     """C9: the client goes on by naming everything in each request."""
     sessions = FetchSessions(10, 100)
-    reading = sessions.begin(request(add=range(150)))
-    assert (reading.session, len(reading.wanted), reading.incremental) == (None, 150, False)
+    context = sessions.begin(request(add=range(150)))
+    assert (context.session, len(context.partitions), context.incremental) == (None, 150, False)
     grown = begun(sessions, 90)
     with pytest.raises(ApiError) as refusal:
         sessions.begin(request(grown, 1, add=range(90, 120)))
     assert refusal.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    again: Reading = sessions.begin(request(add=range(120)))
-    assert (again.session, len(again.wanted)) == (None, 120)
+    again: FetchContext = sessions.begin(request(add=range(120)))
+    assert (again.session, len(again.partitions)) == (None, 120)
     assert (sessions.partitions, len(sessions)) == (0, 0)

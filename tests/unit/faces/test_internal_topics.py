@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.topic import INTERNAL_TOPICS
 from braidmq.group.offsets import Committed
 from braidmq.group.records import OFFSETS_TOPIC

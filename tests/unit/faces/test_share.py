@@ -95,7 +95,7 @@ def test_the_end_of_a_session_and_of_a_connection_give_back_what_was_held(tell: 
         assert len(one.face.share_sessions) == 0
         await fetch(one, 0, 0, member_id="bob")
         assert acquired(await fetch(one, 0, 0)) == {}
-        part = next(part for part in one.broker.sharing if part.place.partition == 0)
+        part = next(part for part in one.broker.share_delivery if part.key.partition == 0)
         assert [(first, last, held.deliveries) for first, last, held in part.window.runs()] == [(5, 9, 3)]
 
     tell(story)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.group.offsets import Committed
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.configs import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braidmq.group.catalog import Topic
+from braidmq.group.catalog import CatalogTopic
 from braidmq.wire.errors import ApiError, ErrorCode
 
 
@@ -15,13 +15,13 @@ class FakeCatalog:
 
     def __init__(self, **partitions: int) -> None:
         self.version = 0
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, CatalogTopic] = {}
         for name, count in partitions.items():
             self.put(name, count)
 
     def put(self, name: str, partitions: int) -> None:
         self.version += 1
-        self.topics[name] = Topic(topic_id(name), partitions)
+        self.topics[name] = CatalogTopic(topic_id(name), partitions)
 
     def drop(self, name: str) -> None:
         self.version += 1

@@ -9,9 +9,9 @@ import pytest
 
 from braidmq.group.admission import MEMBER_BYTES
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Joined, Leaver, Protocol, Reply, Sync
+from braidmq.group.events import Join, Joined, Leaver, MemberProtocol, Reply, Sync
 from braidmq.group.groups import Groups
-from braidmq.group.loading import Loading
+from braidmq.group.loading import GroupLoader
 from braidmq.group.offsets import Committed
 from braidmq.group.records import offset_record
 from braidmq.group.settings import GroupSettings
@@ -37,7 +37,7 @@ def join(group: str, groups: Groups, now_ms: int = 0, **overrides: Any) -> Joine
         "session_timeout_ms": 10_000,
         "rebalance_timeout_ms": 10_000,
         "protocol_type": "consumer",
-        "protocols": (Protocol("range", b"m"),),
+        "protocols": (MemberProtocol("range", b"m"),),
         "version": 3,
     }
     effects = groups.join(group, Join(**{**fields, **overrides}), "me", now_ms)
@@ -66,8 +66,8 @@ def beat(member_id: str, **overrides: Any) -> Heartbeat:
         ("g", {"client_id": LONG}, ErrorCode.INVALID_REQUEST),
         ("g", {"instance_id": LONG}, ErrorCode.INVALID_REQUEST),
         ("g", {"protocol_type": LONG}, ErrorCode.INVALID_REQUEST),
-        ("g", {"protocols": (Protocol("range", bytes(600_000)),)}, ErrorCode.MESSAGE_TOO_LARGE),
-        ("g", {"protocols": (Protocol("a", bytes(300_000)),) * 2}, ErrorCode.MESSAGE_TOO_LARGE),
+        ("g", {"protocols": (MemberProtocol("range", bytes(600_000)),)}, ErrorCode.MESSAGE_TOO_LARGE),
+        ("g", {"protocols": (MemberProtocol("a", bytes(300_000)),) * 2}, ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
 def test_a_classic_member_may_not_bring_too_much(
@@ -211,7 +211,7 @@ def test_a_flood_of_offsets_is_stopped_and_those_that_are_there_go_on() -> None:
 
 def test_what_was_loaded_counts() -> None:
     """W5 C6: a restart is no way around the limit."""
-    loading = Loading()
+    loading = GroupLoader()
     for number in range(100):
         loading.record(*offset_record("a", "orders", number, Committed(1, -1, "", 0)))
     groups = new_groups(group_offsets_bytes_max=35_000)

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from braidmq.group.classic import ClassicGroup
-from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Synced
-from braidmq.group.rebalance import State
+from braidmq.group.events import (
+    Effect,
+    Join,
+    Joined,
+    Leaver,
+    MemberProtocol,
+    Reply,
+    Sync,
+    Synced,
+    WriteSnapshot,
+)
+from braidmq.group.rebalance import ClassicGroupState
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ErrorCode
 
@@ -54,7 +64,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             session_timeout_ms=10_000,
             rebalance_timeout_ms=30_000,
             protocol_type="consumer",
-            protocols=(Protocol("range", b"b" if other_topic else b"a"),),
+            protocols=(MemberProtocol("range", b"b" if other_topic else b"a"),),
             instance_id=client.instance,
             version=version,
         )
@@ -96,7 +106,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @rule()
     def storage_fails(self) -> None:
-        self.take(self.group.store_failed(self.now_ms))
+        self.take(self.group.write_failed(self.now_ms))
 
     def ask(self, client: Client, answer: type) -> object:
         token = next(self.tokens)
@@ -113,7 +123,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Store):
+            if isinstance(effect, WriteSnapshot):
                 assert effect.snapshot.generation == self.group.generation
                 continue
             assert isinstance(effect, Reply)
@@ -152,16 +162,16 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def states_agree_with_members(self) -> None:
         group = self.group
         members = group.roster.members.values()
-        if group.state is State.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             assert not members
-        if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
+        if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
             assert members
             assert all(one.join_token is None for one in members)
-        if group.state is State.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             assert all(one.sync_token is None for one in members), "nobody in a stable group waits"
         assert len(group.roster.static) == sum(one.instance_id is not None for one in members)
         assert group.roster.waiting == sum(one.join_token is not None for one in members)
-        assert len(members) <= 4 or group.state is State.PREPARING_REBALANCE
+        assert len(members) <= 4 or group.state is ClassicGroupState.PREPARING_REBALANCE
 
     @invariant()
     def whoever_waits_is_known_and_has_a_deadline(self) -> None:
@@ -177,7 +187,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             return
         self.pass_time(self.now_ms + LONGEST_WAIT_MS)
         assert not self.waiting
-        assert self.group.state is State.EMPTY
+        assert self.group.state is ClassicGroupState.EMPTY
 
 
 ClassicGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -196,4 +206,4 @@ def test_a_group_whose_last_member_leaves_with_an_expected_one_ends_once() -> No
     model.join(number=0, version=5, other_topic=False)
     model.join(number=3, version=0, other_topic=False)
     model.leave(leavers=[3, 0])
-    assert (model.group.state, model.group.generation) == (State.EMPTY, 2)
+    assert (model.group.state, model.group.generation) == (ClassicGroupState.EMPTY, 2)

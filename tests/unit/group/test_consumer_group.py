@@ -11,7 +11,7 @@ from braidmq.group.assignors import Partitions
 from braidmq.group.consumer_commits import check_commit, check_fetch
 from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.consumer_records import Loader, changed_records, tombstones
+from braidmq.group.consumer_records import ConsumerLoader, changed_records, tombstones
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 from unit.group.catalogs import FakeCatalog, topic_id
@@ -244,7 +244,7 @@ def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then() -> No
         beat("bob", 2),
     ):
         group.heartbeat(request, catalog, 0)
-    loader = Loader()
+    loader = ConsumerLoader()
     for record in changed_records(group, group.take_changes()):
         loader.take(*record)
     loaded = new_group()
@@ -254,7 +254,7 @@ def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then() -> No
     for one in (group, loaded):
         check_commit(one, "ann", 1, 9, [first])
         check_commit(one, "bob", 2, 9, [second])
-        for member_id, epoch, places in [
+        for member_id, epoch, partitions in [
             ("ann", 1, [second]),
             ("ann", 1, [first, second]),
             ("ann", 1, [elsewhere]),
@@ -264,13 +264,13 @@ def test_a_member_commits_with_an_older_epoch_what_it_has_had_since_then() -> No
             ("bob", 1, [second]),
         ]:
             with pytest.raises(ApiError) as error:
-                check_commit(one, member_id, epoch, 9, places)
+                check_commit(one, member_id, epoch, 9, partitions)
             assert error.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_group_comes_back_from_its_records_as_it_was() -> None:
     """C6: in the middle of a reconciliation, with a member gone before."""
-    group, catalog, loader = new_group(), FakeCatalog(orders=4), Loader()
+    group, catalog, loader = new_group(), FakeCatalog(orders=4), ConsumerLoader()
 
     def store() -> None:
         for record in changed_records(group, group.take_changes()):

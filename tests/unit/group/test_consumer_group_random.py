@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from braidmq.group.assignors import Partitions
 from braidmq.group.consumer_group import Beat, ConsumerGroup, ConsumerGroupState
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.consumer_records import Loader, changed_records
+from braidmq.group.consumer_records import ConsumerLoader, changed_records
 from braidmq.group.settings import GroupSettings
 from braidmq.wire.errors import ApiError
 from unit.group.catalogs import FakeCatalog
@@ -49,7 +49,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         self.now_ms = 0
         self.incarnations = count()
         self.catalog = FakeCatalog(a=3, b=2)
-        self.loader = Loader()
+        self.loader = ConsumerLoader()
         self.group = self.new_group()
         self.clients = [Client(number, next(self.incarnations)) for number in range(5)]
 

@@ -8,16 +8,26 @@ import pytest
 
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import ConsumerGroup
-from braidmq.group.events import Effect, Join, Joined, Leaver, Protocol, Reply, Store, Sync, Write
+from braidmq.group.events import (
+    Effect,
+    Join,
+    Joined,
+    Leaver,
+    MemberProtocol,
+    Reply,
+    Sync,
+    WriteRecords,
+    WriteSnapshot,
+)
 from braidmq.group.groups import Groups
-from braidmq.group.loading import Loading
-from braidmq.group.rebalance import State
+from braidmq.group.loading import GroupLoader
+from braidmq.group.rebalance import ClassicGroupState
 from braidmq.group.records import group_record
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.wire.errors import ApiError, ErrorCode
-from unit.group.test_mixed import CATALOG, Classic, heartbeat, stable_classic, told
+from unit.group.test_migration import CATALOG, Classic, heartbeat, stable_classic, told
 
-BOTH = (Protocol("cooperative-sticky", told([])), Protocol("range", told([])))
+BOTH = (MemberProtocol("cooperative-sticky", told([])), MemberProtocol("range", told([])))
 
 
 class Story:
@@ -26,7 +36,7 @@ class Story:
     def __init__(self, policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL) -> None:
         self.settings = GroupSettings(group_consumer_migration_policy=policy)
         self.groups = self._new()
-        self.log = Loading()
+        self.log = GroupLoader()
         self.old = stable_classic(self.groups)
         self.keep(self.groups.consumer_heartbeat("g", heartbeat("new", 0), 0)[1])
 
@@ -36,7 +46,7 @@ class Story:
 
     def keep(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, Write):
+            if isinstance(effect, WriteRecords):
                 for key, value in effect.records:
                     self.log.record(key, value)
         return effects
@@ -69,7 +79,7 @@ class Story:
 
 def again(member: Classic) -> Join:
     """The JoinGroup of a member that has been told to join again."""
-    protocols = (Protocol("cooperative-sticky", told(member.owned)),)
+    protocols = (MemberProtocol("cooperative-sticky", told(member.owned)),)
     return Join(member.member_id, member.name, "/h", 10_000, 60_000, "consumer", protocols, version=3)
 
 
@@ -77,8 +87,8 @@ def test_classic_members_that_are_left_are_a_classic_group_again() -> None:
     """C4: they may commit what they have read, are told to gather, and one of them leads."""
     story = Story()
     story.settle()
-    assert any(isinstance(one, Write) for one in story.leave())
-    assert story.group.state is State.PREPARING_REBALANCE
+    assert any(isinstance(one, WriteRecords) for one in story.leave())
+    assert story.group.state is ClassicGroupState.PREPARING_REBALANCE
     generation = story.old.generation
     story.groups.check_commit("g", story.old.member_id, None, generation, 0, 8)
     assert story.old.beat() is ErrorCode.REBALANCE_IN_PROGRESS
@@ -86,7 +96,7 @@ def test_classic_members_that_are_left_are_a_classic_group_again() -> None:
     assert (answer.code, answer.leader) == (ErrorCode.NONE, story.old.member_id)
     assert answer.generation == generation + 1
     assert story.old.sync(told([])).code is ErrorCode.NONE
-    assert story.group.state is State.STABLE
+    assert story.group.state is ClassicGroupState.STABLE
 
 
 def test_a_member_that_falls_silent_takes_the_new_protocol_with_it() -> None:
@@ -97,7 +107,7 @@ def test_a_member_that_falls_silent_takes_the_new_protocol_with_it() -> None:
         story.groups.heartbeat("g", story.old.member_id, None, story.old.generation, now_ms)
         for outcome in story.groups.tick(now_ms):
             story.keep(outcome.effects)
-    assert story.group.state is State.PREPARING_REBALANCE
+    assert story.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert set(story.group.roster.members) == {story.old.member_id}
 
 
@@ -106,7 +116,7 @@ def test_members_that_do_not_gather_again_are_dropped_in_time() -> None:
     story = Story()
     story.settle()
     story.leave()
-    while story.group.state is not State.EMPTY:
+    while story.group.state is not ClassicGroupState.EMPTY:
         now_ms = story.groups.next_deadline()
         assert now_ms is not None
         story.groups.tick(now_ms)
@@ -136,14 +146,14 @@ def test_a_downgrade_that_could_not_be_written_is_made_up_for_by_the_next_record
     story = Story()
     story.settle()
     story.groups.consumer_heartbeat("g", heartbeat("new", -1), 0)  # its records are lost
-    story.groups.store_failed("g", 0)
+    story.groups.write_failed("g", 0)
     story.old.join()
     sync = Sync(story.old.member_id, story.old.generation, ((story.old.member_id, b""),))
     (store, _) = story.groups.sync("g", sync, 1, 0)
-    assert isinstance(store, Store)
+    assert isinstance(store, WriteSnapshot)
     story.log.record(*group_record(store.snapshot, 0))
     story.restart()
-    assert story.group.state is State.STABLE
+    assert story.group.state is ClassicGroupState.STABLE
 
 
 def test_the_last_static_member_comes_back_with_the_classic_protocol() -> None:
@@ -183,7 +193,9 @@ def test_members_without_a_protocol_in_common_stay_as_they_are(policy: Migration
     story = Story(policy)
     story.settle()
     if policy is MigrationPolicy.BIDIRECTIONAL:
-        other = Join("", "odd", "/h", 10_000, 60_000, "consumer", (Protocol("odd", told([])),), version=3)
+        other = Join(
+            "", "odd", "/h", 10_000, 60_000, "consumer", (MemberProtocol("odd", told([])),), version=3
+        )
         (reply,) = [one for one in story.groups.join("g", other, 1, 0) if isinstance(one, Reply)]
         assert reply.answer.code is ErrorCode.NONE
     story.leave()

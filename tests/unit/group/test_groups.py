@@ -13,15 +13,15 @@ from braidmq.group.events import (
     Joined,
     KeyValue,
     Leaver,
-    Protocol,
+    MemberProtocol,
     Reply,
-    Store,
     Sync,
     Synced,
-    Write,
+    WriteRecords,
+    WriteSnapshot,
 )
 from braidmq.group.groups import Groups
-from braidmq.group.loading import Loading
+from braidmq.group.loading import GroupLoader
 from braidmq.group.offsets import Committed
 from braidmq.group.records import group_key, group_record, offset_record
 from braidmq.group.settings import GroupSettings
@@ -39,7 +39,7 @@ def new_groups(**settings: int) -> Groups:
 
 
 def join(member_id: str = "", protocol_type: str = "consumer") -> Join:
-    protocols = (Protocol("range", subscription(["orders"])),)
+    protocols = (MemberProtocol("range", subscription(["orders"])),)
     return Join(member_id, "c", "/h", 10_000, 60_000, protocol_type, protocols, version=3)
 
 
@@ -57,7 +57,7 @@ def stable(groups: Groups, group_id: str, now_ms: int = 0, protocol_type: str = 
     answer = joined(outcome.effects)
     sync = Sync(answer.member_id, answer.generation, ((answer.member_id, b"all"),))
     store, reply = groups.sync(group_id, sync, "token", now_ms + 3_000)
-    assert isinstance(store, Store)
+    assert isinstance(store, WriteSnapshot)
     assert isinstance(reply, Reply)
     return answer.member_id
 
@@ -131,7 +131,7 @@ def test_a_heartbeat_prolongs_a_session_without_a_new_timer() -> None:
     assert groups.tick(13_000) == []
     assert groups.next_deadline() == 19_000
     (outcome,) = groups.tick(19_000)
-    assert isinstance(outcome.effects[0], Store)
+    assert isinstance(outcome.effects[0], WriteSnapshot)
     assert groups.next_deadline() is None
 
 
@@ -194,7 +194,7 @@ def test_what_was_stored_is_loaded() -> None:
     member_id = stable(before, "g")
     group = before.find_classic("g")
     assert group is not None
-    loading = Loading()
+    loading = GroupLoader()
     for record in (
         offset_record("g", "orders", 0, Committed(5, -1, "", 7)),
         offset_record("g", "orders", 1, Committed(6, -1, "", 7)),
@@ -221,7 +221,7 @@ def test_what_was_stored_is_loaded() -> None:
 
 def test_offsets_of_transactions_are_loaded_as_far_as_they_are_decided() -> None:
     """T2: committed ones count, aborted ones are gone, open ones wait for their marker."""
-    loading = Loading()
+    loading = GroupLoader()
     for producer_id, partition in ((1, 0), (2, 1), (3, 2)):
         loading.record(*offset_record("g", "orders", partition, Committed(5, -1, "", 7)), producer_id)
     loading.marker(1, committed=True)
@@ -245,9 +245,9 @@ def heartbeat(member_id: str, epoch: int) -> Heartbeat:
     )
 
 
-def load_written(loading: Loading, effects: list[Effect]) -> list[KeyValue]:
-    """Loads what a `Write` among the effects writes; returns it."""
-    written = [record for effect in effects if isinstance(effect, Write) for record in effect.records]
+def load_written(loading: GroupLoader, effects: list[Effect]) -> list[KeyValue]:
+    """Loads what a `WriteRecords` among the effects writes; returns it."""
+    written = [record for effect in effects if isinstance(effect, WriteRecords) for record in effect.records]
     for record in written:
         loading.record(*record)
     return written
@@ -264,7 +264,7 @@ def test_a_group_that_is_not_one_of_consumers_does_not_change_over() -> None:
 
 def test_an_empty_group_changes_over_to_the_protocol_of_who_comes() -> None:
     """C4: there and back; its offsets stay, and epochs go on where generations were."""
-    groups, loading = new_groups(), Loading()
+    groups, loading = new_groups(), GroupLoader()
     member_id = stable(groups, "g")
     groups.offsets_to_change("g", 0).commit("orders", 0, Committed(5, -1, "", 0))
     groups.leave("g", [Leaver(member_id)], 4_000)
@@ -276,7 +276,7 @@ def test_an_empty_group_changes_over_to_the_protocol_of_who_comes() -> None:
     assert groups.heartbeat("g", member_id, None, 2, 5_000) is ErrorCode.UNKNOWN_MEMBER_ID
     groups.consumer_heartbeat("g", heartbeat("ann", -1), 5_000)
     (write,) = groups.join("g", join(), 1, 5_000)
-    assert isinstance(write, Write)
+    assert isinstance(write, WriteRecords)
     assert groups.find_classic("g") is not None
     assert groups.offsets("g").find("orders", 0) == Committed(5, -1, "", 0)
 
@@ -296,7 +296,7 @@ def test_members_of_server_assigned_groups_that_fall_silent_are_removed_and_that
     assert groups.next_deadline() == 45_000
     (outcome,) = groups.tick(45_000)
     (write,) = outcome.effects
-    assert isinstance(write, Write)
+    assert isinstance(write, WriteRecords)
     assert any(value is None for _, value in write.records)
     (expired,) = groups.expired(50_000, 50_000)
     assert expired.group_too
@@ -306,9 +306,9 @@ def test_members_of_server_assigned_groups_that_fall_silent_are_removed_and_that
 
 def test_changes_that_could_not_be_written_are_written_with_the_next_ones() -> None:
     """C6: a group is never ahead of its records for longer than a failure lasts."""
-    groups, loading = new_groups(), Loading()
+    groups, loading = new_groups(), GroupLoader()
     groups.consumer_heartbeat("g", heartbeat("ann", 0), 0)
-    assert groups.store_failed("g", 0) == []
+    assert groups.write_failed("g", 0) == []
     _, effects = groups.consumer_heartbeat("g", heartbeat("ann", 1), 0)
     load_written(loading, effects)
     stored = loading.consumer()["g"]
@@ -320,6 +320,6 @@ def test_a_store_that_failed_makes_the_members_gather_again() -> None:
     """C4: nobody goes on with an assignment that was not written down."""
     groups = new_groups()
     member_id = stable(groups, "g")
-    assert groups.store_failed("g", 4_000) == []
+    assert groups.write_failed("g", 4_000) == []
     assert groups.heartbeat("g", member_id, None, 1, 4_100) is ErrorCode.REBALANCE_IN_PROGRESS
     assert joined(groups.join("g", join(member_id), 1, 4_200)).generation == 2

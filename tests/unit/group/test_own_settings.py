@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from braidmq.group.consumer_group import ConsumerGroup
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.pace import BEATS_PER_SECOND, Pace
+from braidmq.group.heartbeat_interval import BEATS_PER_SECOND, HeartbeatInterval
 from braidmq.group.settings import GroupSettings
 from braidmq.group.share_group import ShareGroup
 from unit.group.catalogs import FakeCatalog
@@ -67,6 +67,6 @@ def test_a_group_with_an_interval_of_its_own_has_it_however_many_members_there_a
         group_consumer_heartbeat_interval_ms=8_000, group_consumer_quick_interval_ms=8_000
     )
     for members, others_ms in ((1, 1_000), (3 * BEATS_PER_SECOND, 3_000)):
-        pace = Pace(settings, lambda members=members: members)
-        assert pace.interval_ms("special", 0) == 8_000
-        assert pace.interval_ms("other", 0) == others_ms
+        interval = HeartbeatInterval(settings, lambda members=members: members)
+        assert interval.ms_of("special", 0) == 8_000
+        assert interval.ms_of("other", 0) == others_ms

@@ -7,7 +7,7 @@ import pytest
 from braidmq.group.assignors import Reader, assign_shared
 from braidmq.group.consumer_group import Beat
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Protocol, Reply
+from braidmq.group.events import Join, MemberProtocol, Reply
 from braidmq.group.groups import Groups
 from braidmq.group.settings import GroupSettings
 from braidmq.group.share_group import ShareGroup, ShareGroupState
@@ -104,7 +104,7 @@ def test_a_group_id_belongs_to_one_kind_of_group() -> None:
     with pytest.raises(ApiError) as error:
         groups.check_commit("shared", "", None, -1, 0, 9)
     assert error.value.code is ErrorCode.GROUP_ID_NOT_FOUND
-    join = Join("", "c", "/h", 10_000, 60_000, "consumer", (Protocol("range", b""),), version=3)
+    join = Join("", "c", "/h", 10_000, 60_000, "consumer", (MemberProtocol("range", b""),), version=3)
     (reply,) = groups.join("shared", join, 1, 0)
     assert isinstance(reply, Reply)
     assert reply.answer.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -31,7 +31,7 @@ def having(processes: dict[str, str], plan: dict[str, Tasks]) -> dict[str, Threa
 
 
 def active(plan: dict[str, Tasks]) -> dict[str, set[tuple[str, int]]]:
-    return {one: {task.place for task in tasks if task.role is Role.ACTIVE} for one, tasks in plan.items()}
+    return {one: {task.task_id for task in tasks if task.role is Role.ACTIVE} for one, tasks in plan.items()}
 
 
 def moved(before: dict[str, Tasks], after: dict[str, Tasks]) -> int:
@@ -50,9 +50,9 @@ def test_every_task_is_active_once_and_shares_are_equal(
     assert sorted(place for mine in active(plan).values() for place in mine) == sorted(places)
     loads = [len(mine) for mine in active(plan).values()]
     assert max(loads) - min(loads) <= 1
-    held = [(processes[one], task.place) for one, tasks in plan.items() for task in tasks]
+    held = [(processes[one], task.task_id) for one, tasks in plan.items() for task in tasks]
     assert len(held) == len(set(held)), "a process has no task twice"
-    copies = Counter(task.place for tasks in plan.values() for task in tasks if task.role is Role.STANDBY)
+    copies = Counter(task.task_id for tasks in plan.values() for task in tasks if task.role is Role.STANDBY)
     most = min(replicas, len(set(processes.values())) - 1)
     assert copies == {place: most for place in places if parts[place[0]].stateful and most}
 

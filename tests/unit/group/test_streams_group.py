@@ -348,13 +348,13 @@ def test_commits_are_taken_from_who_works_on_the_task() -> None:
     group.heartbeat(beat("ann", ann, told.tasks), catalog, 0)
     assert group.members["ann"].epoch > ann
     check_commit(group, "ann", ann, 9, [("lines", 0)])
-    for places, version, member, code in (
+    for partitions, version, member, code in (
         ([("lines", 1)], 9, "ann", ErrorCode.STALE_MEMBER_EPOCH),
         ([("lines", 0)], 8, "ann", ErrorCode.UNSUPPORTED_VERSION),
         ([("lines", 0)], 9, "cat", ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         with pytest.raises(ApiError) as error:
-            check_commit(group, member, ann, version, places)
+            check_commit(group, member, ann, version, partitions)
         assert error.value.code is code
     with pytest.raises(ApiError) as error:
         check_fetch(group, "ann", ann)

@@ -145,7 +145,7 @@ class StreamsGroupModel(RuleBasedStateMachine):
     @invariant()
     def no_process_has_a_task_twice(self) -> None:
         held = [
-            (member.process_id, task.place)
+            (member.process_id, task.task_id)
             for member in self.group.members.values()
             for task in member.assigned | member.revoking
         ]
@@ -174,7 +174,7 @@ class StreamsGroupModel(RuleBasedStateMachine):
                 self.heartbeat(number, lost=False, creates=True)
         assert self.group.state is StreamsGroupState.STABLE
         active = [[task for task in one.owned if task.role is Role.ACTIVE] for one in self.threads]
-        assert sorted(task.place for tasks in active for task in tasks) == [
+        assert sorted(task.task_id for tasks in active for task in tasks) == [
             (name, number) for name in "01" for number in range(3)
         ]
         assert {len(tasks) for tasks in active} == {1, 2}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from braidmq.group.catalog import Topic
+from braidmq.group.catalog import CatalogTopic
 from braidmq.group.streams_records import subtopology, subtopology_message
 from braidmq.group.streams_topology import (
     TASKS_MAX,
@@ -25,8 +25,8 @@ from unit.group.applications import CHANGELOG, REPARTITION, word_count
 from unit.group.catalogs import topic_id
 
 
-def topics(**partitions: int) -> dict[str, Topic]:
-    return {name.replace("_", "-"): Topic(topic_id(name), count) for name, count in partitions.items()}
+def topics(**partitions: int) -> dict[str, CatalogTopic]:
+    return {name.replace("_", "-"): CatalogTopic(topic_id(name), count) for name, count in partitions.items()}
 
 
 def made_of(*parts: Subtopology) -> Topology:
@@ -147,7 +147,7 @@ def test_the_digest_follows_the_topics_of_the_application_only() -> None:
     assert digest(word_count(), topics(lines=2, other=9)) == before
     assert digest(word_count(), topics(lines=3)) != before
     assert digest(word_count(), topics(lines=2, app_counts_changelog=2)) != before
-    assert digest(word_count(), {"lines": Topic(topic_id("again"), 2)}) != before
+    assert digest(word_count(), {"lines": CatalogTopic(topic_id("again"), 2)}) != before
 
 
 class Looked(tuple[ApplicationTopic, ...]):

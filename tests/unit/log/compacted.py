@@ -11,7 +11,7 @@ from tests.unit.log.logs import open_log, topic_config
 
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor, compact
 from braidmq.log.log import Log
-from braidmq.log.transactions import EndMarker, Outcome
+from braidmq.log.transactions import EndMarker, MarkerType
 from braidmq.wire.compress import Codec
 from braidmq.wire.records import BatchHeader, Record, build_batch, parse_header, records
 
@@ -69,7 +69,9 @@ class CompactedLog:
 
     def mark(self, producer_id: int, commit: bool) -> None:
         """Ends a transaction as its coordinator does."""
-        self.log.append_marker(EndMarker(producer_id, 0, Outcome.COMMIT if commit else Outcome.ABORT, 0))
+        self.log.append_marker(
+            EndMarker(producer_id, 0, MarkerType.COMMIT if commit else MarkerType.ABORT, 0)
+        )
 
     def end_segment(self) -> None:
         """Ends the last segment and makes the recovery point pass it."""

@@ -9,8 +9,9 @@ from tests.sim.disk import Crash, SimDisk
 from tests.sim.workload import LIMITS, PATH
 
 from braidmq.config import TopicConfig, configure
+from braidmq.log.append_result import AppendResult
 from braidmq.log.files import FileCache
-from braidmq.log.log import Appended, Log
+from braidmq.log.log import Log
 from braidmq.wire.records import NewRecord, build_batch, parse_header
 
 BASE_MS = 1_700_000_000_000
@@ -46,7 +47,7 @@ def batch_of(
     )
 
 
-def append(log: Log, batch: bytearray, leader_epoch: int = 0) -> Appended:
+def append(log: Log, batch: bytearray, leader_epoch: int = 0) -> AppendResult:
     return log.append(memoryview(batch), parse_header(batch), leader_epoch)
 
 

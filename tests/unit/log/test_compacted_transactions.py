@@ -19,7 +19,7 @@ from tests.unit.log.compacted import CONFIG, DELETE_RETENTION_MS, CompactedLog, 
 from braidmq.log import doctor
 from braidmq.log.compaction import CompactionJob, CompactionLimits
 from braidmq.log.log import Log
-from braidmq.log.transactions import Outcome, parse_end_marker
+from braidmq.log.transactions import MarkerType, parse_end_marker
 from braidmq.wire.records import HEADER_BYTES, Record, build_batch, parse_header, records
 
 PRODUCERS = (1, 2, 3)
@@ -35,8 +35,8 @@ def read_committed(log: Log, offset: int, max_bytes: int = 700) -> Iterator[Reco
     """What a client at read_committed gets from `offset` on, fetch by fetch."""
     transactions, stable = log.producers.known_transactions(), stable_offset(log)
     while offset < stable and (found := log.read(offset, max_bytes, stable)) is not None:
-        behind = log.offset_behind(offset, found)
-        named = transactions.aborted_between(offset, stable if behind is None else behind)
+        end = log.offset_after(offset, found)
+        named = transactions.aborted_between(offset, stable if end is None else end)
         content = found.read()
         found.release()
         aborting: set[int] = set()
@@ -48,7 +48,7 @@ def read_committed(log: Log, offset: int, max_bytes: int = 700) -> Iterator[Reco
             named = [one for one in named if one.first_offset > header.last_offset]
             if header.is_control:
                 marker = parse_end_marker(batch) if header.record_count else None
-                if marker is not None and marker.outcome is Outcome.ABORT:
+                if marker is not None and marker.outcome is MarkerType.ABORT:
                     aborting.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in aborting):
                 yield from (record for record in records(batch) if record.offset >= offset)

@@ -11,8 +11,8 @@ from braidmq.log.transactions import (
     GUARDS_MAX,
     Aborted,
     EndMarker,
+    MarkerType,
     Open,
-    Outcome,
     PartitionTransactions,
     end_marker,
     parse_end_marker,
@@ -20,7 +20,7 @@ from braidmq.log.transactions import (
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, build_batch, parse_header, stamp
 
-COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT
+COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
 
 
 def header(
@@ -31,7 +31,7 @@ def header(
     return parse_header(batch)
 
 
-def marker(producer_id: int, outcome: Outcome, epoch: int = 0, coordinator_epoch: int = 0) -> EndMarker:
+def marker(producer_id: int, outcome: MarkerType, epoch: int = 0, coordinator_epoch: int = 0) -> EndMarker:
     return EndMarker(producer_id, epoch, outcome, coordinator_epoch)
 
 
@@ -60,9 +60,12 @@ def refusal(known: PartitionTransactions, *args: object) -> ErrorCode:
 
 
 @given(
-    st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.sampled_from(Outcome), st.integers(-1, 2**31 - 1)
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**15 - 1),
+    st.sampled_from(MarkerType),
+    st.integers(-1, 2**31 - 1),
 )
-def test_a_marker_is_read_as_it_was_built(producer_id: int, epoch: int, outcome: Outcome, by: int) -> None:
+def test_a_marker_is_read_as_it_was_built(producer_id: int, epoch: int, outcome: MarkerType, by: int) -> None:
     """T2: end-transaction markers, as compaction and clients read them too."""
     built = end_marker(EndMarker(producer_id, epoch, outcome, by), timestamp_ms=5)
     found = parse_header(built)

@@ -14,7 +14,7 @@ from tests.sim.workload import PATH, checkpoint, flush, read_batches
 from tests.unit.log.compacted import CompactedLog
 from tests.unit.log.logs import append, batch_of, fill, open_log
 
-from braidmq.log import progress
+from braidmq.log import compaction_progress
 from braidmq.log.log import Log
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -221,7 +221,7 @@ def test_a_cut_before_what_was_compacted_takes_that_back() -> None:
     assert compacted.compactor.cleaned_offset == 20
     compacted.log.truncate_to(12)
     assert compacted.compactor.cleaned_offset == 12
-    assert progress.read(compacted.disk, str(PATH)) == 12
+    assert compaction_progress.read(compacted.disk, str(PATH)) == 12
     compacted.log.abandon()
     compacted.open()
     assert compacted.compactor.cleaned_offset == 12

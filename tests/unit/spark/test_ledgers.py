@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from braidmq.client.cluster import Cluster, TopicPartition
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.client.transactional import Identity, TransactionalClient
 from braidmq.spark.rescue.report import lags
 from braidmq.spark.sink.ledger import Decision, Ledger, TaskWrite, is_ledger
@@ -31,7 +31,7 @@ def test_a_ledger_is_not_reported_as_a_consumer_that_lags(
     topic = new_topic(partitions=4)
     with Cluster(bootstrap) as cluster:
         decided(cluster, f"{prefix}/{topic}/nightly", topic, tasks)
-        groups = Groups(cluster)
+        groups = GroupAdmin(cluster)
         assert is_ledger(groups.texts(f"{prefix}/{topic}/nightly").values())
         groups.commit(f"braid-spark-{topic}", {TopicPartition(topic, 0): 0})
         assert [each.group for each in lags(cluster, [topic])] == [f"braid-spark-{topic}"]

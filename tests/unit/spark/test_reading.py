@@ -27,7 +27,7 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.options import Isolation, OptionError
 from braidmq.spark.source import filters, limits, local_log, positions
 from braidmq.spark.source.batch_reader import plan_batch
@@ -406,6 +406,6 @@ def test_positions_are_sent_again_when_a_coordinator_was_not_ready(
     group.publish({at: 5})
     group.close()
 
-    with Groups(bootstrap) as groups:
+    with GroupAdmin(bootstrap) as groups:
         assert groups.committed(f"{topic}-group") == {at: 5}
     assert refusals == []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from braidmq.log.transactions import (
     EndMarker,
     Guard,
-    Outcome,
+    MarkerType,
     PartitionTransactions,
     end_marker,
     parse_end_marker,
@@ -26,13 +26,13 @@ from braidmq.txn.events import (
     KeyValue,
     Marker,
     Moment,
-    Place,
     Reply,
-    Store,
     Token,
+    TopicPartition,
     WriteMarkers,
+    WriteRecord,
 )
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import BatchHeader, build_batch, parse_header, stamp
@@ -70,7 +70,7 @@ class SmallPartition:
 
     def mark(self, marker: Marker, wall_ms: int) -> None:
         """Writes a marker, unless it is there. Raises ApiError."""
-        outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
+        outcome = MarkerType.COMMIT if marker.committed else MarkerType.ABORT
         control = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
         if self.transactions.check_marker(control, marker.transaction_version):
             self._write(end_marker(control, wall_ms), None)
@@ -134,25 +134,25 @@ class SmallBroker:
         self.settings = settings or TransactionSettings()
         self.now = Moment(0, WALL_MS)
         self.log: list[KeyValue] = []
-        self.partitions: dict[Place, SmallPartition] = {}
+        self.partitions: dict[TopicPartition, SmallPartition] = {}
         self.producer_ids = count(FIRST_PRODUCER_ID)
         self.start()
 
     def start(self) -> None:
         """As after kill -9: nothing is left but what was written."""
-        self.stores: list[Store] = []
-        self.markers: list[tuple[str, Marker, Place]] = []
+        self.stores: list[WriteRecord] = []
+        self.markers: list[tuple[str, Marker, TopicPartition]] = []
         self.answers: dict[Token, Answer] = {}
         self.transactions = Transactions(self.settings, lambda: next(self.producer_ids))
         for partition in self.partitions.values():
             partition.recover()
-        loading = Loading()
+        loading = TransactionLoader()
         for key, value in self.log:
             loading.record(key, value)
         assert loading.unreadable == 0
         self.take(self.transactions.load(loading, self.now))
 
-    def partition(self, place: Place) -> SmallPartition:
+    def partition(self, place: TopicPartition) -> SmallPartition:
         return self.partitions.setdefault(place, SmallPartition())
 
     def take(self, effects: list[Effect]) -> None:
@@ -160,20 +160,22 @@ class SmallBroker:
             if isinstance(effect, Reply):
                 assert effect.token not in self.answers, "a client is answered once"
                 self.answers[effect.token] = effect.answer
-            elif isinstance(effect, Store):
+            elif isinstance(effect, WriteRecord):
                 self.stores.append(effect)
             else:
                 assert isinstance(effect, WriteMarkers)
-                self.markers += [(effect.transactional_id, effect.marker, place) for place in effect.places]
+                self.markers += [
+                    (effect.transactional_id, effect.marker, place) for place in effect.partitions
+                ]
 
     def write_record(self, number: int = 0) -> None:
         store = self.stores.pop(number)
         self.log.append(store.record)
-        self.take(self.transactions.stored(store.transactional_id, store.ticket, self.now))
+        self.take(self.transactions.record_written(store.transactional_id, store.ticket, self.now))
 
     def fail_record(self, number: int = 0) -> None:
         store = self.stores.pop(number)
-        self.take(self.transactions.store_failed(store.transactional_id, store.ticket, self.now))
+        self.take(self.transactions.record_failed(store.transactional_id, store.ticket, self.now))
 
     def write_marker(self, number: int = 0) -> None:
         transactional_id, marker, place = self.markers.pop(number)
@@ -220,8 +222,8 @@ class Produce:
     """A Produce on its way: first the coordinator is asked, then the batch is appended."""
 
     def __init__(
-        self, broker: SmallBroker, transactional_id: str, place: Place, batch: bytearray, label: object,
-        protocol: int,
+        self, broker: SmallBroker, transactional_id: str, place: TopicPartition, batch: bytearray,
+        label: object, protocol: int,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._place = place

@@ -16,22 +16,28 @@ from braidmq.txn.events import (
     Init,
     Initialized,
     Moment,
-    Place,
     Reply,
-    Store,
+    TopicPartition,
+    WriteRecord,
 )
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.records import transaction_record
 from braidmq.txn.settings import TransactionSettings
-from braidmq.txn.transaction import EPOCH_MAX, LAST_EPOCH_OF_PRODUCERS, PROTOCOL_2, State, Transaction
-from braidmq.txn.versions import KNOWN, told
-from braidmq.txn.views import Wanted, describe, listed
+from braidmq.txn.transaction import (
+    EPOCH_MAX,
+    LAST_EPOCH_OF_PRODUCERS,
+    PROTOCOL_2,
+    Transaction,
+    TransactionState,
+)
+from braidmq.txn.versions import KNOWN, code_for
+from braidmq.txn.views import TransactionFilter, describe, listed
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from unit.txn.small_broker import FIRST_PRODUCER_ID, SmallBroker
 
-P0: Place = ("orders", 0)
-P1: Place = ("orders", 1)
+P0: TopicPartition = ("orders", 0)
+P1: TopicPartition = ("orders", 1)
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -50,8 +56,10 @@ def asked(broker: SmallBroker, request: Init | AddPartitions | End) -> Answer:
     return broker.answers[token]
 
 
-def add(broker: SmallBroker, producer_id: int, epoch: int, *places: Place, version: int = 5) -> ErrorCode:
-    request = AddPartitions("app", producer_id, epoch, frozenset(places), version)
+def add(
+    broker: SmallBroker, producer_id: int, epoch: int, *partitions: TopicPartition, version: int = 5
+) -> ErrorCode:
+    request = AddPartitions("app", producer_id, epoch, frozenset(partitions), version)
     return asked(broker, request).code
 
 
@@ -129,7 +137,10 @@ def test_fencing_with_the_last_epoch_changes_the_producer_id() -> None:
     broker = broker_with(used_up())
     add(broker, FIRST_PRODUCER_ID, LAST_EPOCH_OF_PRODUCERS, P0)
     assert asked(broker, Init("app", 60_000)).code is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert (found(broker).state, found(broker).producer_id) == (State.COMPLETE_ABORT, FIRST_PRODUCER_ID + 1)
+    assert (found(broker).state, found(broker).producer_id) == (
+        TransactionState.COMPLETE_ABORT,
+        FIRST_PRODUCER_ID + 1,
+    )
     assert asked(broker, Init("app", 60_000)) == Initialized(ErrorCode.NONE, FIRST_PRODUCER_ID + 1, 1)
     for request in (
         End("app", FIRST_PRODUCER_ID, LAST_EPOCH_OF_PRODUCERS, False),
@@ -149,8 +160,8 @@ def test_without_producer_ids_the_client_is_told_and_a_time_out_tries_again() ->
         return 77
 
     transactions = Transactions(TransactionSettings(), new_producer_id)
-    begun = replace(used_up(), state=State.ONGOING, places=frozenset({P0}), started_ms=0)
-    loading = Loading()
+    begun = replace(used_up(), state=TransactionState.ONGOING, partitions=frozenset({P0}), started_ms=0)
+    loading = TransactionLoader()
     loading.record(*transaction_record(begun))
     transactions.load(loading, Moment(0, 60_000))
     assert transactions.tick(Moment(0, 60_000)) == []
@@ -160,7 +171,7 @@ def test_without_producer_ids_the_client_is_told_and_a_time_out_tries_again() ->
     due_ms = transactions.next_deadline()
     assert due_ms == TransactionSettings().retry_ms
     (store,) = transactions.tick(Moment(due_ms, 61_000))
-    assert isinstance(store, Store)
+    assert isinstance(store, WriteRecord)
 
 
 # Requests that are refused
@@ -210,8 +221,8 @@ def test_codes_are_in_the_words_of_the_requests_version() -> None:
             (ErrorCode.PRODUCER_FENCED, since.fenced, ErrorCode.INVALID_PRODUCER_EPOCH),
             (ErrorCode.TRANSACTION_ABORTABLE, since.abortable, ErrorCode.INVALID_TXN_STATE),
         ):
-            assert (told(code, api, first), told(code, api, first - 1)) == (code, older)
-    assert told(ErrorCode.CONCURRENT_TRANSACTIONS, Api.END_TXN, 0) is ErrorCode.CONCURRENT_TRANSACTIONS
+            assert (code_for(code, api, first), code_for(code, api, first - 1)) == (code, older)
+    assert code_for(ErrorCode.CONCURRENT_TRANSACTIONS, Api.END_TXN, 0) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_floods_of_ids_and_partitions_are_bounded() -> None:
@@ -222,7 +233,7 @@ def test_floods_of_ids_and_partitions_are_bounded() -> None:
     assert asked(broker, Init("c", 1)).code is ErrorCode.POLICY_VIOLATION
     assert add(broker, FIRST_PRODUCER_ID, 0, P0, P1) is ErrorCode.NONE
     assert add(broker, FIRST_PRODUCER_ID, 0, ("orders", 2)) is ErrorCode.POLICY_VIOLATION
-    assert found(broker).places == {P0, P1}
+    assert found(broker).partitions == {P0, P1}
     assert asked(broker, End("app", FIRST_PRODUCER_ID, 0, True)).code is ErrorCode.NONE
     assert len(broker.transactions) == 2
 
@@ -258,10 +269,10 @@ def test_reports_of_what_is_long_over_are_no_matter() -> None:
     effects = broker.transactions.end(End("app", FIRST_PRODUCER_ID, 0, True), "end", broker.now)
     broker.take(effects)
     (store,) = broker.stores
-    assert broker.transactions.stored("app", store.ticket - 1, broker.now) == []
-    assert broker.transactions.store_failed("who", store.ticket, broker.now) == []
+    assert broker.transactions.record_written("app", store.ticket - 1, broker.now) == []
+    assert broker.transactions.record_failed("who", store.ticket, broker.now) == []
     broker.write_record()
-    assert broker.transactions.stored("app", store.ticket, broker.now) == []
+    assert broker.transactions.record_written("app", store.ticket, broker.now) == []
     ((_, marker, _),) = broker.markers
     late = marker._replace(committed=False)
     assert broker.transactions.markers_written("app", late, (P0,), broker.now) == []
@@ -270,7 +281,7 @@ def test_reports_of_what_is_long_over_are_no_matter() -> None:
     assert broker.transactions.markers_written("app", marker, (P0,), broker.now) == []
     broker.transactions.markers_failed("app", marker, broker.now)
     broker.pass_time(600_000)
-    assert (found(broker).state, broker.stores, broker.markers) == (State.COMPLETE_COMMIT, [], [])
+    assert (found(broker).state, broker.stores, broker.markers) == (TransactionState.COMPLETE_COMMIT, [], [])
     assert broker.transactions.next_deadline() is None
 
 
@@ -288,9 +299,11 @@ def test_a_step_of_the_wall_clock_ends_no_transaction() -> None:
 
 def test_after_a_restart_a_transaction_has_the_time_that_was_left() -> None:
     """T2: never more than it asked for, even if the wall clock was set back."""
-    begun = replace(used_up(3), state=State.ONGOING, places=frozenset({P0}), started_ms=100_000)
+    begun = replace(
+        used_up(3), state=TransactionState.ONGOING, partitions=frozenset({P0}), started_ms=100_000
+    )
     for wall_ms, left_ms in ((100_000, 60_000), (140_000, 20_000), (900_000, 0), (5_000, 60_000)):
-        loading = Loading()
+        loading = TransactionLoader()
         loading.record(*transaction_record(begun))
         transactions = Transactions(TransactionSettings(), lambda: 1)
         assert transactions.load(loading, Moment(7, wall_ms)) == []
@@ -305,7 +318,7 @@ def test_a_time_out_waits_for_what_is_being_written() -> None:
     broker.take(broker.transactions.end(End("app", FIRST_PRODUCER_ID, 0, True), "end", broker.now))
     broker.pass_time(70_000)
     broker.write_all()
-    assert found(broker).state is State.COMPLETE_COMMIT
+    assert found(broker).state is TransactionState.COMPLETE_COMMIT
     add(broker, FIRST_PRODUCER_ID, 1, P0)
     broker.take(broker.transactions.end(End("app", FIRST_PRODUCER_ID, 1, True), "again", broker.now))
     broker.pass_time(140_000)
@@ -313,7 +326,7 @@ def test_a_time_out_waits_for_what_is_being_written() -> None:
     broker.pass_time(140_001)
     broker.write_all()
     assert broker.answers["again"].code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert found(broker).state is State.COMPLETE_ABORT
+    assert found(broker).state is TransactionState.COMPLETE_ABORT
 
 
 def test_an_end_that_cannot_be_written_down_is_tried_again() -> None:
@@ -325,10 +338,10 @@ def test_an_end_that_cannot_be_written_down_is_tried_again() -> None:
     broker.write_record()
     broker.write_marker()
     broker.fail_record()
-    assert (found(broker).state, broker.stores) == (State.PREPARE_COMMIT, [])
+    assert (found(broker).state, broker.stores) == (TransactionState.PREPARE_COMMIT, [])
     broker.pass_time(broker.settings.retry_ms)
     broker.write_all()
-    assert found(broker).state is State.COMPLETE_COMMIT
+    assert found(broker).state is TransactionState.COMPLETE_COMMIT
     assert broker.partition(P0).end_offset == 1
 
 
@@ -344,7 +357,7 @@ def test_only_idle_ids_expire_and_one_that_cannot_be_forgotten_stays() -> None:
     assert broker.transactions.find("idle") is None
     assert asked_while_dying(broker) is ErrorCode.CONCURRENT_TRANSACTIONS
     broker.fail_record()
-    assert found(broker, "idle").state is State.EMPTY
+    assert found(broker, "idle").state is TransactionState.EMPTY
     broker.take(broker.transactions.expire(broker.now))
     broker.write_all()
     assert [one.transactional_id for one in broker.transactions] == ["app"]
@@ -374,22 +387,25 @@ def test_transactions_are_described_and_listed() -> None:
         describe(broker.transactions, "who")
     assert refused.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
-    def ids(wanted: Wanted) -> list[str]:
+    def ids(wanted: TransactionFilter) -> list[str]:
         later = Moment(0, started_ms + 1_000)
         return [one.transactional_id for one in listed(broker.transactions, wanted, later).transactions]
 
-    assert ids(Wanted()) == ["app", "b"]
-    assert ids(Wanted(states=frozenset({"Empty"}))) == ["b"]
-    assert ids(Wanted(producer_ids=frozenset({FIRST_PRODUCER_ID + 1}))) == ["b"]
-    assert (ids(Wanted(longer_than_ms=999)), ids(Wanted(longer_than_ms=1_000))) == (["app"], [])
-    assert ids(Wanted(named=lambda name: name.startswith("a"))) == ["app"]
-    wrong = listed(broker.transactions, Wanted(states=frozenset({"Nothing"})), broker.now)
+    assert ids(TransactionFilter()) == ["app", "b"]
+    assert ids(TransactionFilter(states=frozenset({"Empty"}))) == ["b"]
+    assert ids(TransactionFilter(producer_ids=frozenset({FIRST_PRODUCER_ID + 1}))) == ["b"]
+    assert (ids(TransactionFilter(longer_than_ms=999)), ids(TransactionFilter(longer_than_ms=1_000))) == (
+        ["app"],
+        [],
+    )
+    assert ids(TransactionFilter(named=lambda name: name.startswith("a"))) == ["app"]
+    wrong = listed(broker.transactions, TransactionFilter(states=frozenset({"Nothing"})), broker.now)
     assert wrong == ([], ["Nothing"])
 
 
 def test_states_have_the_names_and_numbers_of_kafka() -> None:
     """T2: as in its records and its tools."""
-    assert [(state.value, state.label) for state in State] == [
+    assert [(state.value, state.label) for state in TransactionState] == [
         (0, "Empty"), (1, "Ongoing"), (2, "PrepareCommit"), (3, "PrepareAbort"),
         (4, "CompleteCommit"), (5, "CompleteAbort"), (6, "Dead"), (7, "PrepareEpochFence"),
     ]  # fmt: skip
@@ -398,10 +414,10 @@ def test_states_have_the_names_and_numbers_of_kafka() -> None:
 def test_a_restart_finishes_every_decided_transaction() -> None:
     """T2: commits as commits, aborts as aborts, also those without partitions."""
     broker = SmallBroker()
-    for number, state in enumerate((State.PREPARE_COMMIT, State.PREPARE_ABORT)):
-        for places in (frozenset({P0, P1}), frozenset[Place]()):
-            name = f"{state.label}{len(places)}"
-            kept = Transaction(name, 2 * number + len(places), 4, 60_000, state, places, 5, 5)
+    for number, state in enumerate((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)):
+        for partitions in (frozenset({P0, P1}), frozenset[TopicPartition]()):
+            name = f"{state.label}{len(partitions)}"
+            kept = Transaction(name, 2 * number + len(partitions), 4, 60_000, state, partitions, 5, 5)
             broker.log.append(transaction_record(replace(kept, client_version=PROTOCOL_2)))
     broker.start()
     broker.write_all()

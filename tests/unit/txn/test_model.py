@@ -18,11 +18,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from braidmq.log.transactions import EndMarker, Outcome
-from braidmq.txn.events import NO_EPOCH, NO_PRODUCER_ID, AddPartitions, End, Ended, Init, Initialized, Place
+from braidmq.log.transactions import EndMarker, MarkerType
+from braidmq.txn.events import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    AddPartitions,
+    End,
+    Ended,
+    Init,
+    Initialized,
+    TopicPartition,
+)
 from braidmq.txn.records import transaction_record
 from braidmq.txn.settings import TransactionSettings
-from braidmq.txn.transaction import LAST_EPOCH_OF_PRODUCERS, PREPARED, State, Transaction
+from braidmq.txn.transaction import LAST_EPOCH_OF_PRODUCERS, PREPARED, Transaction, TransactionState
 from braidmq.wire.errors import ErrorCode
 from unit.txn.small_broker import Produce, SmallBroker, SmallPartition, Written, batch_of
 
@@ -61,7 +70,7 @@ class Producer:
         self.protocol = protocol
         self.who = (NO_PRODUCER_ID, NO_EPOCH)
         self.serial: Serial = -1
-        self.written: set[Place] = set()
+        self.written: set[TopicPartition] = set()
         self.asked: bool | None = None
         """Whether it has asked to commit, or to abort; it may only ask the same again."""
 
@@ -93,7 +102,7 @@ class Sent(NamedTuple):
 
     produce: Produce
     producer: Producer
-    place: Place
+    place: TopicPartition
     serial: Serial
     late: bool
 
@@ -146,7 +155,7 @@ class TransactionModel(RuleBasedStateMachine):
         return None
 
     @rule(number=PRODUCERS, place=PLACES, promptly=PROMPTLY)
-    def send(self, number: int, place: Place, promptly: bool) -> None:
+    def send(self, number: int, place: TopicPartition, promptly: bool) -> None:
         """A producer that has asked for the end sends nothing more."""
         producer = self.producers[number]
         if not producer.ready:
@@ -157,13 +166,15 @@ class TransactionModel(RuleBasedStateMachine):
         if producer.protocol == 2:
             self.produce(producer, place)
         else:
-            places = frozenset({place})
-            self.ask(producer, AddPartitions(producer.transactional_id, *producer.who, places, 3), promptly)
+            partitions = frozenset({place})
+            self.ask(
+                producer, AddPartitions(producer.transactional_id, *producer.who, partitions, 3), promptly
+            )
         if promptly:
             self.everything_arrives()
         return None
 
-    def produce(self, producer: Producer, place: Place) -> None:
+    def produce(self, producer: Producer, place: TopicPartition) -> None:
         if producer.protocol == 1:
             self.of_old_clients.add(producer.serial)
         batch = batch_of(*producer.who)
@@ -220,7 +231,7 @@ class TransactionModel(RuleBasedStateMachine):
         if answer.code in FATAL:
             producer.begin(NOBODY, next(self.serials))
         elif isinstance(asked.request, AddPartitions):
-            (place,) = asked.request.places
+            (place,) = asked.request.partitions
             if answer.code is ErrorCode.NONE:
                 self.produce(producer, place)
             else:
@@ -370,7 +381,7 @@ class TransactionModel(RuleBasedStateMachine):
         self.broker.write_all()
         self.broker.pass_time(self.broker.now.steady_ms + 2 * TIMEOUT_MS)
         self.broker.write_all()
-        assert all(one.state not in PREPARED | {State.ONGOING} for one in self.broker.transactions)
+        assert all(one.state not in PREPARED | {TransactionState.ONGOING} for one in self.broker.transactions)
         for partition in self.partitions():
             assert not partition.transactions.open_transactions()
             assert partition.transactions.last_stable_offset(partition.end_offset) == partition.end_offset
@@ -382,7 +393,7 @@ class TransactionModel(RuleBasedStateMachine):
 
 
 def _commits(marker: EndMarker) -> bool:
-    return marker.outcome is Outcome.COMMIT
+    return marker.outcome is MarkerType.COMMIT
 
 
 TransactionModel.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)

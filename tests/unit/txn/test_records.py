@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.txn.events import NO_EPOCH
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.records import parse, tombstone, transaction_record
-from braidmq.txn.transaction import State, Transaction
+from braidmq.txn.transaction import Transaction, TransactionState
 from braidmq.wire.errors import ProtocolError
 
-WRITTEN_STATES = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]
+WRITTEN_STATES = [
+    state
+    for state in TransactionState
+    if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+]
 IDS = st.text(min_size=1, max_size=20)
 TRANSACTIONS = st.builds(
     Transaction,
@@ -22,8 +26,8 @@ TRANSACTIONS = st.builds(
     producer_id=st.integers(0, 2**63 - 1),
     producer_epoch=st.integers(0, 2**15 - 1),
     timeout_ms=st.integers(1, 2**31 - 1),
-    state=st.sampled_from([state for state in WRITTEN_STATES if state is not State.EMPTY]),
-    places=st.frozensets(st.tuples(st.text(max_size=5), st.integers(0, 2**31 - 1)), max_size=6),
+    state=st.sampled_from([state for state in WRITTEN_STATES if state is not TransactionState.EMPTY]),
+    partitions=st.frozensets(st.tuples(st.text(max_size=5), st.integers(0, 2**31 - 1)), max_size=6),
     updated_ms=st.integers(0, 2**62),
     started_ms=st.integers(0, 2**62),
     previous_producer_id=st.integers(-1, 2**63 - 1),
@@ -35,7 +39,7 @@ TRANSACTIONS = st.builds(
 def test_a_record_has_kafkas_bytes_in_version_0() -> None:
     """T2: tools made for Kafka's internal topic understand ours."""
     written = Transaction(
-        "app", 7, 2, 60_000, State.ONGOING, frozenset({("b", 1), ("a", 3), ("a", 0)}), 1_000, 900
+        "app", 7, 2, 60_000, TransactionState.ONGOING, frozenset({("b", 1), ("a", 3), ("a", 0)}), 1_000, 900
     )
     key, value = transaction_record(written)
     assert key == bytes.fromhex("0000 0003 617070")
@@ -49,8 +53,8 @@ def test_a_record_has_kafkas_bytes_in_version_0() -> None:
 def test_a_record_has_kafkas_bytes_in_version_1() -> None:
     """T2: what protocol 2 needs stands in tagged fields, which version 0 does not have."""
     written = Transaction(
-        "app", 7, 2, 60_000, State.PREPARE_COMMIT, frozenset({("a", 3)}), 1_000, 900, client_version=2,
-        previous_producer_id=5,
+        "app", 7, 2, 60_000, TransactionState.PREPARE_COMMIT, frozenset({("a", 3)}), 1_000, 900,
+        client_version=2, previous_producer_id=5,
     )  # fmt: skip
     _, value = transaction_record(written)
     assert value == bytes.fromhex(
@@ -83,7 +87,7 @@ def test_what_is_written_is_read_again(written: Transaction) -> None:
 @given(IDS)
 def test_a_tombstone_forgets_an_id(transactional_id: str) -> None:
     """T2: the last word on a key counts."""
-    loading = Loading()
+    loading = TransactionLoader()
     loading.record(*transaction_record(Transaction(transactional_id, 1, 0, 1)))
     assert list(loading.transactions) == [transactional_id]
     loading.record(*tombstone(transactional_id))
@@ -96,16 +100,18 @@ def test_damage_is_counted_and_passed_over(written: Transaction, data: st.DataOb
     key, value = transaction_record(written)
     assert value is not None
     cut = data.draw(st.integers(0, len(value) - 1))
-    loading = Loading()
+    loading = TransactionLoader()
     loading.record(key, value[:cut])
     loading.record(*transaction_record(Transaction("sound", 1, 0, 1)))
     assert (loading.unreadable, list(loading.transactions)) == (1, ["sound"])
 
 
-@pytest.mark.parametrize("status", [State.DEAD, State.PREPARE_EPOCH_FENCE, 9, -1])
+@pytest.mark.parametrize("status", [TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE, 9, -1])
 def test_a_state_that_is_never_written_is_refused(status: int) -> None:
     """T2: such a record cannot be Kafka's."""
-    key, value = transaction_record(Transaction("app", 7, 2, 1, State.ONGOING, frozenset({("a", 0)}), 5, 5))
+    key, value = transaction_record(
+        Transaction("app", 7, 2, 1, TransactionState.ONGOING, frozenset({("a", 0)}), 5, 5)
+    )
     assert value is not None
     damaged = bytearray(value)
     damaged[16] = status & 0xFF
@@ -115,6 +121,6 @@ def test_a_state_that_is_never_written_is_refused(status: int) -> None:
 
 def test_keys_of_another_kind_are_left_alone() -> None:
     """T2: a later Kafka may add some."""
-    loading = Loading()
+    loading = TransactionLoader()
     loading.record(b"\x00\x01whatever", b"")
     assert (loading.unreadable, loading.transactions) == (0, {})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import braidmq.wire.messages  # noqa: F401 — enters every message into the two tables
 from braidmq.wire.api import REQUESTS, RESPONSES
 from braidmq.wire.errors import ErrorCode
-from braidmq.wire.schema import NEVER, Field, Kind, Message
+from braidmq.wire.schema import NEVER, Field, FieldKind, Message
 
 CLASSES = [*REQUESTS.values(), *RESPONSES.values()]
 CLASS_VERSIONS = [
@@ -20,12 +20,12 @@ MOMENT_MS_MAX = 2**42
 """Times stay within what a datetime can hold, because the codec we compare with turns them into one."""
 
 LIMITS = {
-    Kind.INT8: (-(2**7), 2**7 - 1),
-    Kind.INT16: (-(2**15), 2**15 - 1),
-    Kind.UINT16: (0, 2**16 - 1),
-    Kind.INT32: (-(2**31), 2**31 - 1),
-    Kind.UINT32: (0, 2**32 - 1),
-    Kind.INT64: (-(2**63), 2**63 - 1),
+    FieldKind.INT8: (-(2**7), 2**7 - 1),
+    FieldKind.INT16: (-(2**15), 2**15 - 1),
+    FieldKind.UINT16: (0, 2**16 - 1),
+    FieldKind.INT32: (-(2**31), 2**31 - 1),
+    FieldKind.UINT32: (0, 2**32 - 1),
+    FieldKind.INT64: (-(2**63), 2**63 - 1),
 }
 TEXTS = st.text(max_size=6) | st.just("a name too long for a length of one byte " * 4)
 BYTES = st.binary(max_size=6) | st.just(bytes(range(256)))
@@ -63,32 +63,32 @@ def _without_nulls(message: Message, version: int) -> dict[str, Any]:
 
 def _as_read(field: Field, value: Any, version: int) -> Any:
     if value is None:
-        if version >= field.nullable_from or field.kind is Kind.STRUCT:
+        if version >= field.nullable_from or field.kind is FieldKind.STRUCT:
             return None
-        return {Kind.STRING: "", Kind.DATA: b"", Kind.RECORDS: b""}.get(field.kind, [])
-    if field.kind is Kind.STRUCT:
+        return {FieldKind.STRING: "", FieldKind.DATA: b"", FieldKind.RECORDS: b""}.get(field.kind, [])
+    if field.kind is FieldKind.STRUCT:
         return as_read(value, version)
-    if field.kind is Kind.ARRAY and isinstance(field.element, type):
+    if field.kind is FieldKind.ARRAY and isinstance(field.element, type):
         return [as_read(item, version) for item in value]
     return value
 
 
 def _other_than_default(field: Field) -> Any:
-    if field.kind is Kind.STRUCT:
+    if field.kind is FieldKind.STRUCT:
         assert isinstance(field.element, type)
         return filled(field.element)
-    if field.kind is Kind.ARRAY:
+    if field.kind is FieldKind.ARRAY:
         assert field.element is not None
         if isinstance(field.element, type):
             return [filled(field.element), filled(field.element)]
         return [_other_than_default(field.element)] * 2
     samples = {
-        Kind.STRING: "né",
-        Kind.DATA: b"\x00\xff",
-        Kind.RECORDS: b"\xff\x00",
-        Kind.UUID: bytes(range(16)),
+        FieldKind.STRING: "né",
+        FieldKind.DATA: b"\x00\xff",
+        FieldKind.RECORDS: b"\xff\x00",
+        FieldKind.UUID: bytes(range(16)),
     }
-    return samples.get(field.kind, not field.default if field.kind is Kind.BOOLEAN else 5)
+    return samples.get(field.kind, not field.default if field.kind is FieldKind.BOOLEAN else 5)
 
 
 @functools.cache
@@ -99,25 +99,25 @@ def _values(field: Field) -> st.SearchStrategy[Any]:
         return st.integers(0, MOMENT_MS_MAX)
     if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
         return st.just(-1) | st.integers(0, MOMENT_MS_MAX)
-    if field.kind is Kind.STRUCT:
+    if field.kind is FieldKind.STRUCT:
         assert isinstance(field.element, type)
         # A tagged structure that holds nothing but defaults is not sent, so it would come back as None.
         present = messages(field.element).filter(lambda value: value != type(value)())
         return st.none() | present if field.tag is not None or field.nullable_from <= NEVER else present
-    values = _array(field) if field.kind is Kind.ARRAY else _plain(field.kind)
+    values = _array(field) if field.kind is FieldKind.ARRAY else _plain(field.kind)
     return st.none() | values if field.default is None else values
 
 
-def _plain(kind: Kind) -> st.SearchStrategy[Any]:
+def _plain(kind: FieldKind) -> st.SearchStrategy[Any]:
     if kind in LIMITS:
         return st.integers(*LIMITS[kind])
-    if kind is Kind.BOOLEAN:
+    if kind is FieldKind.BOOLEAN:
         return st.booleans()
-    if kind is Kind.FLOAT64:
+    if kind is FieldKind.FLOAT64:
         return st.floats(allow_nan=False)
-    if kind is Kind.UUID:
+    if kind is FieldKind.UUID:
         return st.just(bytes(16)) | st.binary(min_size=16, max_size=16)
-    return TEXTS if kind is Kind.STRING else BYTES
+    return TEXTS if kind is FieldKind.STRING else BYTES
 
 
 def _array(field: Field) -> st.SearchStrategy[Any]:

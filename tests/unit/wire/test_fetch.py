@@ -40,7 +40,7 @@ class FileSlice:
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 RESULTS = st.builds(
-    fetch.PartitionResult,
+    fetch.FetchResult,
     st.integers(0, 2**31 - 1), st.integers(-1, 133), INT64, INT64, INT64,
     st.none() | st.lists(st.tuples(INT64, INT64), max_size=2), st.integers(-1, 2**31 - 1),
     st.none() | BYTES | BYTES.map(FileSlice),
@@ -167,7 +167,7 @@ def test_large_records_are_counted_and_not_read() -> None:
         size = 2**31 - 2000
 
     for version in VERSIONS:
-        result = fetch.PartitionResult(0, 0, 1, 1, 0, None, -1, Huge())
+        result = fetch.FetchResult(0, 0, 1, 1, 0, None, -1, Huge())
         parts = fetch.encode_response(version, 1, 0, 0, 0, [("t", bytes(16), [result])])
         assert isinstance(parts[1], Huge)
         around = sum(len(part) for part in parts if not isinstance(part, Huge))

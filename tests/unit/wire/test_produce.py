@@ -26,7 +26,7 @@ VERSIONS = range(ProduceRequest.versions[0], ProduceRequest.versions[1] + 1)
 every_version = pytest.mark.parametrize("version", VERSIONS)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 RESULTS = st.builds(
-    produce.PartitionResult,
+    produce.ProduceResult,
     st.integers(0, 2**31 - 1), st.integers(-1, 133), INT64, INT64, INT64, st.none() | TEXTS,
     st.lists(st.builds(RecordError, st.integers(0, 2**31 - 1), st.none() | TEXTS), max_size=3),
 )  # fmt: skip
@@ -100,7 +100,7 @@ def test_responses_are_the_bytes_of_the_generated_codec(
 
 def test_counts_of_many_topics_and_partitions_take_several_bytes() -> None:
     """W1: 200 topics, one of 200 partitions, read and answered."""
-    results = [produce.PartitionResult(index, 0, 7, -1, 0, None) for index in range(200)]
+    results = [produce.ProduceResult(index, 0, 7, -1, 0, None) for index in range(200)]
     topics = [(f"topic {index}", bytes(16), results if index == 199 else []) for index in range(200)]
     for version in VERSIONS:
         frame = produce.encode_response(version, 1, topics)

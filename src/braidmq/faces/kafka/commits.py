@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from braidmq.broker.coordinator import Committer
+from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.topic import Topic
-from braidmq.faces.kafka.asked import Asked
-from braidmq.group.offsets import Committed, Place, checked_metadata
+from braidmq.faces.kafka.request_context import RequestContext
+from braidmq.group.offsets import Commit, Committed, checked_metadata
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,
@@ -44,14 +44,16 @@ ANSWERS_KEPT = 1024
 ANSWER_PARTITIONS_MAX = 64
 
 
-async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: Asked) -> OffsetCommitResponse:
-    """Stores what can be stored; each partition is told what became of it."""
+async def offset_commit(
+    face: KafkaFace, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """Stores what can be stored; each partition gets its own result."""
     refused: dict[tuple[int, int], ErrorCode] = {}
-    entries: list[tuple[Place, Committed]] = []
+    entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
     for number, topic in enumerate(request.topics):
         try:
-            found = _topic(face, topic.name, topic.topic_id, asked.version)
+            found = _topic(face, topic.name, topic.topic_id, context.version)
         except ApiError as error:
             refused |= {(number, part.partition_index): error.code for part in topic.partitions}
             continue
@@ -62,7 +64,7 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
                 refused[number, part.partition_index] = error.code
     code = ErrorCode.NONE
     member = Committer(
-        request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, asked.version
+        request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, context.version
     )
     try:
         await face.broker.coordinator.commit(request.group_id, member, entries)
@@ -94,8 +96,8 @@ async def offset_commit(face: KafkaFace, request: OffsetCommitRequest, asked: As
 
 
 @lru_cache(maxsize=ANSWERS_KEPT)
-def _all_committed(places: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> OffsetCommitResponse:
-    """What a consumer is told nearly every time; it commits the same partitions again and again."""
+def _all_committed(topics: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> OffsetCommitResponse:
+    """The answer a consumer gets nearly every time; it commits the same partitions again and again."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -103,7 +105,7 @@ def _all_committed(places: tuple[tuple[str, bytes, tuple[int, ...]], ...]) -> Of
                 topic_id=topic_id,
                 partitions=[OffsetCommitResponsePartition(partition_index=index) for index in indexes],
             )
-            for name, topic_id, indexes in places
+            for name, topic_id, indexes in topics
         ]
     )
 
@@ -114,7 +116,7 @@ def entry(
     part: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
     now_ms: int,
     retention_ms: int = _NO_RETENTION,
-) -> tuple[Place, Committed]:
+) -> Commit:
     """One offset as it is stored; ApiError if there is no such partition, or too much is attached."""
     if not 0 <= part.partition_index < len(found.partitions):
         raise ApiError(
@@ -137,16 +139,18 @@ def _topic(face: KafkaFace, name: str, topic_id: bytes, version: int) -> Topic:
         return face.broker.topics.get(name)
     found = face.broker.topics.find_by_id(topic_id)
     if found is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
     return found
 
 
-def offset_fetch(face: KafkaFace, request: OffsetFetchRequest, asked: Asked) -> OffsetFetchResponse:
+def offset_fetch(
+    face: KafkaFace, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
     """Committed offsets of one group, or from version 8 of several."""
-    if asked.version >= _GROUPS_FROM:
+    if context.version >= _GROUPS_FROM:
         return OffsetFetchResponse(
             groups=[
-                _fetch_group(face, group, request.require_stable, asked.version) for group in request.groups
+                _fetch_group(face, group, request.require_stable, context.version) for group in request.groups
             ]
         )
     topics = None
@@ -156,7 +160,7 @@ def offset_fetch(face: KafkaFace, request: OffsetFetchRequest, asked: Asked) -> 
             for each in request.topics
         ]
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    found = _fetch_group(face, group, request.require_stable, asked.version)
+    found = _fetch_group(face, group, request.require_stable, context.version)
     return OffsetFetchResponse(
         error_code=found.error_code,
         topics=[
@@ -238,7 +242,9 @@ def _fetch_one(
     )
 
 
-async def offset_delete(face: KafkaFace, request: OffsetDeleteRequest, asked: Asked) -> OffsetDeleteResponse:
+async def offset_delete(
+    face: KafkaFace, request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse:
     """Forgets offsets of topics that no member reads."""
     coordinator = face.broker.coordinator
     try:

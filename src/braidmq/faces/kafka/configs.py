@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from braidmq.config import BROKER_NAMES, ConfigError, Kind, Option, find
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.option_owners import Owner, Resource, find_owner
+from braidmq.config import BROKER_NAMES, ConfigError, Option, OptionType, find
+from braidmq.faces.kafka.option_owners import OptionOwner, Resource, find_owner
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.configs import (
     AlterConfigsRequest,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 
-class Operation(IntEnum):
+class AlterOperation(IntEnum):
     """What an incremental change does to an option."""
 
     SET = 0
@@ -47,7 +47,14 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-_TYPES = {Kind.BOOL: 1, Kind.STRING: 2, Kind.INT: 3, Kind.LONG: 5, Kind.DOUBLE: 6, Kind.LIST: 7}
+_TYPES = {
+    OptionType.BOOL: 1,
+    OptionType.STRING: 2,
+    OptionType.INT: 3,
+    OptionType.LONG: 5,
+    OptionType.DOUBLE: 6,
+    OptionType.LIST: 7,
+}
 _UNKNOWN_TYPE = 0
 _TYPES_FROM = 1
 _OWN_NAMES = {kafkas: ours for ours, kafkas in BROKER_NAMES.items()}
@@ -57,7 +64,7 @@ _OWN_NAMES = {kafkas: ours for ours, kafkas in BROKER_NAMES.items()}
 
 
 def describe_configs(
-    face: KafkaFace, request: DescribeConfigsRequest, asked: Asked
+    face: KafkaFace, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     results = []
     for resource in request.resources:
@@ -94,7 +101,7 @@ def _names(resource_type: int, option: Option, wanted: set[str] | None) -> list[
 
 
 def _entry(
-    owner: Owner, option: Option, name: str, request: DescribeConfigsRequest
+    owner: OptionOwner, option: Option, name: str, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
     levels = owner.levels(option)
     synonyms = levels if request.include_synonyms else []
@@ -115,7 +122,9 @@ def _entry(
 # -- alter --------------------------------------------------------------------------------------
 
 
-async def alter_configs(face: KafkaFace, request: AlterConfigsRequest, asked: Asked) -> AlterConfigsResponse:
+async def alter_configs(
+    face: KafkaFace, request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
     """Replaces all of an owner's options."""
     return AlterConfigsResponse(
         responses=[
@@ -125,7 +134,7 @@ async def alter_configs(face: KafkaFace, request: AlterConfigsRequest, asked: As
 
 
 async def incremental_alter_configs(
-    face: KafkaFace, request: IncrementalAlterConfigsRequest, asked: Asked
+    face: KafkaFace, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Changes some of the options and leaves the others."""
     return IncrementalAlterConfigsResponse(
@@ -139,7 +148,10 @@ R = TypeVar("R", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 
 async def _alter_one(
-    face: KafkaFace, resource: R, overrides_after: Callable[[Owner, R], dict[str, str]], validate_only: bool
+    face: KafkaFace,
+    resource: R,
+    overrides_after: Callable[[OptionOwner, R], dict[str, str]],
+    validate_only: bool,
 ) -> AlterConfigsResourceResponse:
     answer = AlterConfigsResourceResponse(
         resource_type=resource.resource_type, resource_name=resource.resource_name
@@ -162,9 +174,12 @@ def _own_name(resource_type: int, name: str) -> str:
     return _OWN_NAMES.get(name, name) if resource_type == Resource.BROKER else name
 
 
-def _replaced(owner: Owner, resource: AlterConfigsResource) -> dict[str, str]:
+def _replaced(owner: OptionOwner, resource: AlterConfigsResource) -> dict[str, str]:
     if resource.resource_type == Resource.BROKER_LOGGER:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed one by one")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "levels of loggers can only be changed one by one (IncrementalAlterConfigs)",
+        )
     return {
         _own_name(resource.resource_type, each.name): each.value
         for each in resource.configs
@@ -172,22 +187,25 @@ def _replaced(owner: Owner, resource: AlterConfigsResource) -> dict[str, str]:
     }
 
 
-def _changed(owner: Owner, resource: IncrementalAlterConfigsResource) -> dict[str, str]:
+def _changed(owner: OptionOwner, resource: IncrementalAlterConfigsResource) -> dict[str, str]:
     overrides = dict(owner.overrides)
     seen: set[str] = set()
     for change in resource.configs:
         name = _own_name(resource.resource_type, change.name)
         if name in seen:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} stands in the request twice")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} appears twice in the request")
         seen.add(name)
         option = _option(name, owner)
-        if change.config_operation == Operation.DELETE:
+        if change.config_operation == AlterOperation.DELETE:
             overrides.pop(name, None)
         elif change.value is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"option {change.name} is set without a value")
-        elif change.config_operation == Operation.SET:
+        elif change.config_operation == AlterOperation.SET:
             overrides[name] = change.value
-        elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT) and option.kind is Kind.LIST:
+        elif (
+            change.config_operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT)
+            and option.kind is OptionType.LIST
+        ):
             overrides[name] = _edit_list(option, owner, change)
         else:
             raise ApiError(
@@ -196,16 +214,16 @@ def _changed(owner: Owner, resource: IncrementalAlterConfigsResource) -> dict[st
     return overrides
 
 
-def _edit_list(option: Option, owner: Owner, change: IncrementalAlterableConfig) -> str:
+def _edit_list(option: Option, owner: OptionOwner, change: IncrementalAlterableConfig) -> str:
     levels = owner.levels(option)
     current = option.parse(levels[0].text if levels else option.default)
     items = [item.strip() for item in (change.value or "").split(",") if item.strip()]
-    if change.config_operation == Operation.APPEND:
+    if change.config_operation == AlterOperation.APPEND:
         return option.text([*current, *(item for item in items if item not in current)])
     return option.text([item for item in current if item not in items])
 
 
-def _option(name: str, owner: Owner) -> Option:
+def _option(name: str, owner: OptionOwner) -> Option:
     try:
         return find(name, owner.options)
     except ConfigError as error:
@@ -216,10 +234,10 @@ def _option(name: str, owner: Owner) -> Option:
 
 
 def list_config_resources(
-    face: KafkaFace, request: ListConfigResourcesRequest, asked: Asked
+    face: KafkaFace, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
     """What has options. Version 0 asks for resources of client metrics only, of which there are none."""
-    if asked.version < _TYPES_FROM:
+    if context.version < _TYPES_FROM:
         return ListConfigResourcesResponse()
     wanted = set(request.resource_types) or set(Resource)
     if not wanted <= set(Resource):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.authorized import Securable, authorized_operations
+from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.assignors import NOTHING, Partitions
 from braidmq.group.consumer_group import ConsumerGroup
 from braidmq.group.consumer_member import ConsumerMember, Heartbeat, SteadyBeat
@@ -33,11 +33,11 @@ _OWN_ID_FROM = 1
 
 
 def consumer_group_heartbeat(
-    face: KafkaFace, request: ConsumerGroupHeartbeatRequest, asked: Asked
+    face: KafkaFace, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
-    """Answered at once if the member says nothing new and is to be told nothing new."""
+    """Answered at once if neither side has anything new to say."""
     if _says_nothing(request):
-        beat = SteadyBeat(request.member_id, request.member_epoch, asked.client_id, f"/{asked.host}")
+        beat = SteadyBeat(request.member_id, request.member_epoch, context.client_id, f"/{context.host}")
         interval_ms = face.broker.coordinator.steady_heartbeat(request.group_id, beat)
         if interval_ms is not None:
             return ConsumerGroupHeartbeatResponse(
@@ -45,7 +45,7 @@ def consumer_group_heartbeat(
                 member_epoch=request.member_epoch,
                 heartbeat_interval_ms=interval_ms,
             )
-    return _heartbeat(face, request, asked)
+    return _heartbeat(face, request, context)
 
 
 def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -61,9 +61,9 @@ def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 async def _heartbeat(
-    face: KafkaFace, request: ConsumerGroupHeartbeatRequest, asked: Asked
+    face: KafkaFace, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
-    if asked.version >= _OWN_ID_FROM and not request.member_id:
+    if context.version >= _OWN_ID_FROM and not request.member_id:
         return ConsumerGroupHeartbeatResponse(
             error_code=int(ErrorCode.INVALID_REQUEST), error_message="a member makes its id itself"
         )
@@ -71,8 +71,8 @@ async def _heartbeat(
     beat = Heartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=asked.client_id,
-        client_host=f"/{asked.host}",
+        client_id=context.client_id,
+        client_host=f"/{context.host}",
         instance_id=request.instance_id,
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
@@ -114,16 +114,16 @@ def _by_topic(partitions: Partitions) -> list[tuple[bytes, list[int]]]:
 
 
 def consumer_group_describe(
-    face: KafkaFace, request: ConsumerGroupDescribeRequest, asked: Asked
+    face: KafkaFace, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """One result per group asked for; clients ask DescribeGroups about those that are not of this kind."""
     return ConsumerGroupDescribeResponse(
-        groups=[_describe(face, group_id, request, asked) for group_id in request.group_ids]
+        groups=[_describe(face, group_id, request, context) for group_id in request.group_ids]
     )
 
 
 def _describe(
-    face: KafkaFace, group_id: str, request: ConsumerGroupDescribeRequest, asked: Asked
+    face: KafkaFace, group_id: str, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> DescribedConsumerGroup:
     group = face.broker.coordinator.groups.find(group_id)
     if not isinstance(group, ConsumerGroup):
@@ -140,7 +140,7 @@ def _describe(
         assignor_name=group.assignor,
         members=[_member(face, group, member) for member in group.members.values()],
         authorized_operations=authorized_operations(
-            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+            Securable.GROUP, group_id, context, wanted=request.include_authorized_operations
         ),
     )
 

@@ -29,14 +29,14 @@ from braidmq.faces.kafka import (
     transactions,
     txn_offsets,
 )
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_sessions import ShareSessions, Waiting
 from braidmq.wire.api import Api, request_class
 from braidmq.wire.schema import Message
 
-Handler = Callable[[Any, Any, Asked], Any | Coroutine[Any, Any, Any]]
-"""(face, request, what else was asked) to a response, at once or by a coroutine (see `handling`)."""
+Handler = Callable[[Any, Any, RequestContext], Any | Coroutine[Any, Any, Any]]
+"""(face, request, context) to a response, at once or by a coroutine (see `handler_run`)."""
 
 
 class Verb(NamedTuple):
@@ -104,7 +104,7 @@ _HANDLERS: dict[Api, Handler] = {
 }
 
 
-def _no_schema_handler(face: Any, request: Any, asked: Asked) -> Any:
+def _no_schema_handler(face: Any, request: Any, context: RequestContext) -> Any:
     raise AssertionError("Produce and Fetch are decoded by hand")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.metadata import FEATURES
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.versions import (
     FeatureUpdateKey,
@@ -21,8 +21,10 @@ _UPGRADE_TYPES = (1, 2, 3)
 """Upgrade, and downgrades that are safe or unsafe."""
 
 
-def update_features(face: KafkaFace, request: UpdateFeaturesRequest, asked: Asked) -> UpdateFeaturesResponse:
-    """Done if every feature is to have the level it has; else nothing is changed, and the reason is told."""
+def update_features(
+    face: KafkaFace, request: UpdateFeaturesRequest, context: RequestContext
+) -> UpdateFeaturesResponse:
+    """Done if every feature is to have the level it has; else nothing is changed, and the answer says why."""
     for update in request.feature_updates:
         complaint = _complaint(update)
         if complaint is not None:

@@ -2,8 +2,8 @@
 
 A request is first read against every partition it names. If that brings fewer than min_bytes, it waits: it
 watches its partitions, and when one advances, only that one is read again, at the end of the loop's turn so
-that several advances count as one. A wait ends with enough bytes, with an error, when its time is over, or
-when the client is gone.
+that several advances are handled together. A wait ends with enough bytes, with an error, when its time is
+over, or when the client is gone.
 
 What must come from the disk first is waited for in the same way: a partition whose log is being opened, or
 bytes of an earlier run that are being checked. As with any read of a disk, such a wait may take longer than
@@ -17,13 +17,13 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
-from braidmq.faces.kafka.fetch_sessions import NO_SESSION, Reading, Wanted
+from braidmq.faces.kafka.fetch_sessions import NO_SESSION, FetchContext, SessionPartition
 from braidmq.log.files import FileSlice
 from braidmq.net.connection import Pending
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.fetch import FetchRequest, PartitionResult
+from braidmq.wire.fetch import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
@@ -37,7 +37,7 @@ _RANGES_MAX = 500
 _RANGES_SHARE = 4
 """Nor may it take more than this part of all files that may be open."""
 
-Results = dict[Wanted, PartitionResult]
+Results = dict[SessionPartition, FetchResult]
 
 
 class FetchHandler:
@@ -55,21 +55,21 @@ class FetchHandler:
                 raise ApiError(
                     ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers of this cluster fetch as replicas"
                 )
-            reading = self._face.fetch_sessions.begin(request)
+            context = self._face.fetch_sessions.begin(request)
         except ApiError as error:
             return cast(
                 Parts, wire.encode_response(version, correlation_id, 0, int(error.code), NO_SESSION, [])
             )
-        pass_ = FetchPass(self, request, version, correlation_id, reading)
-        pass_.read(reading.wanted)
+        pass_ = FetchPass(self, request, version, correlation_id, context)
+        pass_.read(context.partitions)
         wait_ms = min(request.max_wait_ms, self._config.fetch_wait_max_ms)
         if pass_.satisfied or (
-            not pass_.must_wait and (wait_ms <= 0 or self._face.draining or not reading.wanted)
+            not pass_.must_wait and (wait_ms <= 0 or self._face.draining or not context.partitions)
         ):
             return pass_.answer()
         return WaitingFetch(self._face, pass_, wait_ms / 1000).pending
 
-    def find(self, wanted: Wanted) -> Partition:
+    def find(self, wanted: SessionPartition) -> Partition:
         """The partition, or the ApiError that says why it cannot be read."""
         if wanted.name is not None:
             topic = self._topics.find(wanted.name)
@@ -78,7 +78,7 @@ class FetchHandler:
             topic = self._topics.find_by_id(wanted.topic_id or b"")
             code = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None:
-            raise ApiError(code, "there is no such topic here")
+            raise ApiError(code, "this broker has no such topic")
         part = wanted.part
         if not 0 <= part.index < len(topic.partitions):
             raise ApiError(
@@ -99,10 +99,10 @@ class FetchPass:
         "_budget",
         "_closed",
         "_cold",
+        "_context",
         "_correlation_id",
         "_handler",
         "_ranges",
-        "_reading",
         "_request",
         "_results",
         "_size",
@@ -116,26 +116,26 @@ class FetchPass:
         request: FetchRequest,
         version: int,
         correlation_id: int,
-        reading: Reading,
+        context: FetchContext,
     ) -> None:
         self._handler = handler
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
-        self._reading = reading
+        self._context = context
         self._results: Results = {}
         self._budget = min(request.max_bytes, handler.bytes_max)
         self._size = 0
         self._ranges = 0
         self._urgent = False
-        self._closed: set[Wanted] = set()
+        self._closed: set[SessionPartition] = set()
         """Those whose log is being opened: nothing can be said of them yet."""
-        self._cold: set[Wanted] = set()
+        self._cold: set[SessionPartition] = set()
         """Those whose records are being brought from the disk."""
 
     @property
-    def wanted(self) -> list[Wanted]:
-        return self._reading.wanted
+    def wanted(self) -> list[SessionPartition]:
+        return self._context.partitions
 
     @property
     def satisfied(self) -> bool:
@@ -145,14 +145,14 @@ class FetchPass:
     @property
     def must_wait(self) -> bool:
         """Whether the disk has to be waited for, however long the client wants to wait."""
-        if self._closed and not self._reading.incremental:
+        if self._closed and not self._context.incremental:
             return True
         return bool(self._closed or self._cold) and self._size == 0 and not self._urgent
 
-    def find(self, wanted: Wanted) -> Partition:
+    def find(self, wanted: SessionPartition) -> Partition:
         return self._handler.find(wanted)
 
-    def read(self, some: list[Wanted]) -> None:
+    def read(self, some: list[SessionPartition]) -> None:
         """Reads these partitions (again), within what is left of the request's bytes."""
         committed = self._request.isolation == _READ_COMMITTED
         for wanted in some:
@@ -184,12 +184,12 @@ class FetchPass:
                 self._budget -= records.size
                 self._ranges += 1
             aborted = _aborted(partition, wanted, records) if committed else None
-            self._results[wanted] = PartitionResult(
+            self._results[wanted] = FetchResult(
                 part.index, _OK, high, stable, start, aborted, _NO_REPLICA,
                 _EMPTY if records is None else records,
             )  # fmt: skip
 
-    def _take_back(self, wanted: Wanted) -> None:
+    def _take_back(self, wanted: SessionPartition) -> None:
         """Forgets what an earlier reading of the partition found: there is more now."""
         if self._closed or self._cold:
             self._closed.discard(wanted)
@@ -203,8 +203,8 @@ class FetchPass:
 
     def answer(self) -> Parts:
         """The response: in a session only what is new to the client."""
-        session, wanted, incremental = self._reading
-        topics: dict[tuple[str | None, bytes | None], list[PartitionResult]] = {}
+        session, wanted, incremental = self._context
+        topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
         for each in wanted:
             result = self._results.get(each)
             if result is None or (incremental and not _is_news(each, result)):
@@ -247,8 +247,8 @@ class WaitingFetch:
         self._advanced: dict[Partition, None] = {}
         self._scheduled: asyncio.Handle | None = None
         self._late = False
-        self._watched: dict[Partition, Wanted] = {}
-        self._twins: list[tuple[Partition, Wanted]] = []
+        self._watched: dict[Partition, SessionPartition] = {}
+        self._twins: list[tuple[Partition, SessionPartition]] = []
         """Partitions that were named more than once."""
         for wanted in fetch_pass.wanted:
             try:
@@ -275,7 +275,7 @@ class WaitingFetch:
             self._finish()
 
     def expire(self) -> None:
-        """Answers with what there is, as soon as that can be told."""
+        """Answers with what there is, as soon as it can be read."""
         self._late = True
         if not self._pass.must_wait:
             self._finish()
@@ -310,7 +310,9 @@ def check_epoch(epoch: int) -> None:
         )
 
 
-def _aborted(partition: Partition, wanted: Wanted, records: FileSlice | None) -> list[tuple[int, int]]:
+def _aborted(
+    partition: Partition, wanted: SessionPartition, records: FileSlice | None
+) -> list[tuple[int, int]]:
     """Producer and first offset of the transactions whose records a client must pass over."""
     if records is None:
         return []
@@ -318,7 +320,7 @@ def _aborted(partition: Partition, wanted: Wanted, records: FileSlice | None) ->
     return [(one.producer_id, one.first_offset) for one in found]
 
 
-def _is_news(wanted: Wanted, result: PartitionResult) -> bool:
+def _is_news(wanted: SessionPartition, result: FetchResult) -> bool:
     return (
         bool(result.records)
         or result.code != _OK
@@ -327,5 +329,5 @@ def _is_news(wanted: Wanted, result: PartitionResult) -> bool:
     )
 
 
-def _refused(index: int, error: ApiError) -> PartitionResult:
-    return PartitionResult(index, int(error.code), -1, -1, -1, None, _NO_REPLICA, _EMPTY)
+def _refused(index: int, error: ApiError) -> FetchResult:
+    return FetchResult(index, int(error.code), -1, -1, -1, None, _NO_REPLICA, _EMPTY)

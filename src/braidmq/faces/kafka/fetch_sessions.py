@@ -3,7 +3,7 @@
 A session is created by a full fetch with epoch 0. Later requests carry the session's id and an epoch one
 higher each time; they list partitions to add, move or forget. An answer then has only the partitions with
 something new. When the broker remembers as many sessions, or partitions in them, as it may, the idlest
-sessions give way, and their clients are told to begin anew. What would never fit is answered without a
+sessions give way, and their clients have to start new ones. What would never fit is answered without a
 session: the client names everything in each request.
 """
 
@@ -24,8 +24,8 @@ NO_SESSION = 0
 Key = tuple[str | bytes, int]
 
 
-class Wanted:
-    """A partition a client reads: where it is, and what the client was last told about it."""
+class SessionPartition:
+    """A partition a client reads: its position, and what the last answer said about it."""
 
     __slots__ = ("name", "part", "sent_high", "sent_start", "topic_id")
 
@@ -45,7 +45,7 @@ class FetchSession:
     def __init__(self, session_id: int) -> None:
         self.id = session_id
         self.epoch = INITIAL_EPOCH + 1
-        self.partitions: dict[Key, Wanted] = {}
+        self.partitions: dict[Key, SessionPartition] = {}
 
     def update(self, request: FetchRequest) -> None:
         """Takes over what the request adds, moves and forgets."""
@@ -60,18 +60,18 @@ class FetchSession:
             else:
                 known.part = wanted.part
 
-    def move_to_end(self, wanted: Wanted) -> None:
+    def move_to_end(self, wanted: SessionPartition) -> None:
         """Puts a partition just served last, so that a busy one does not starve the others."""
         key = _key(wanted)
         if key in self.partitions:
             self.partitions[key] = self.partitions.pop(key)
 
 
-class Reading(NamedTuple):
+class FetchContext(NamedTuple):
     """The partitions one request is about."""
 
     session: FetchSession | None
-    wanted: list[Wanted]
+    partitions: list[SessionPartition]
     incremental: bool
 
 
@@ -88,15 +88,15 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest) -> Reading:
+    def begin(self, request: FetchRequest) -> FetchContext:
         """What this request reads; ApiError FETCH_SESSION_… when it does not fit its session."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._drop(request.session_id)
             wanted = wanted_of(request)
             fits = self._sessions_max > 0 and len(wanted) <= self._partitions_max
             if request.session_epoch == FINAL_EPOCH or not fits:
-                return Reading(None, wanted, incremental=False)
-            return Reading(self._create(wanted), wanted, incremental=False)
+                return FetchContext(None, wanted, incremental=False)
+            return FetchContext(self._create(wanted), wanted, incremental=False)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise ApiError(
@@ -111,7 +111,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         if request.topics or request.forgotten:
             self._update(session, request)
-        return Reading(session, list(session.partitions.values()), incremental=True)
+        return FetchContext(session, list(session.partitions.values()), incremental=True)
 
     def _update(self, session: FetchSession, request: FetchRequest) -> None:
         before = len(session.partitions)
@@ -134,7 +134,7 @@ class FetchSessions:
         if session is not None:
             self.partitions -= len(session.partitions)
 
-    def _create(self, wanted: list[Wanted]) -> FetchSession:
+    def _create(self, wanted: list[SessionPartition]) -> FetchSession:
         self._make_room(1, len(wanted))
         session_id = random_below(EPOCH_MAX)
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -146,9 +146,11 @@ class FetchSessions:
         return session
 
 
-def wanted_of(request: FetchRequest) -> list[Wanted]:
-    return [Wanted(name, topic_id, part) for name, topic_id, parts in request.topics for part in parts]
+def wanted_of(request: FetchRequest) -> list[SessionPartition]:
+    return [
+        SessionPartition(name, topic_id, part) for name, topic_id, parts in request.topics for part in parts
+    ]
 
 
-def _key(wanted: Wanted) -> Key:
+def _key(wanted: SessionPartition) -> Key:
     return (wanted.name if wanted.name is not None else wanted.topic_id or b"", wanted.part.index)

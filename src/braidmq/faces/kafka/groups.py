@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.authorized import Securable, authorized_operations
+from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.classic import ClassicGroup
-from braidmq.group.events import Join, Leaver, Protocol, Sync
-from braidmq.group.kinds import Group
+from braidmq.group.events import Join, Leaver, MemberProtocol, Sync
+from braidmq.group.group_types import Group
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
     Coordinator,
@@ -52,10 +52,10 @@ _SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
 
 
 def find_coordinator(
-    face: KafkaFace, request: FindCoordinatorRequest, asked: Asked
+    face: KafkaFace, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     """This broker coordinates every group and transaction, and keeps the state of every share group."""
-    if asked.version >= _SEVERAL_FROM:
+    if context.version >= _SEVERAL_FROM:
         return FindCoordinatorResponse(
             coordinators=[_coordinator(face, key, request.key_type) for key in request.coordinator_keys]
         )
@@ -98,19 +98,21 @@ def _coordinator(face: KafkaFace, key: str, key_type: int) -> Coordinator:
     return Coordinator(key=key, node_id=face.node_id, host=face.host, port=face.port)
 
 
-async def join_group(face: KafkaFace, request: JoinGroupRequest, asked: Asked) -> JoinGroupResponse:
+async def join_group(
+    face: KafkaFace, request: JoinGroupRequest, context: RequestContext
+) -> JoinGroupResponse:
     join = Join(
         member_id=request.member_id,
-        client_id=asked.client_id,
-        client_host=f"/{asked.host}",
+        client_id=context.client_id,
+        client_host=f"/{context.host}",
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=(
             request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
         ),
         protocol_type=request.protocol_type,
-        protocols=tuple(Protocol(each.name, each.metadata) for each in request.protocols),
+        protocols=tuple(MemberProtocol(each.name, each.metadata) for each in request.protocols),
         instance_id=request.group_instance_id,
-        version=asked.version,
+        version=context.version,
     )
     try:
         joined = await face.broker.coordinator.join(request.group_id, join)
@@ -121,7 +123,7 @@ async def join_group(face: KafkaFace, request: JoinGroupRequest, asked: Asked) -
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
         # Before version 7 a response cannot carry a null name.
-        protocol_name=joined.protocol_name if asked.version >= 7 else joined.protocol_name or "",
+        protocol_name=joined.protocol_name if context.version >= 7 else joined.protocol_name or "",
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,
@@ -134,7 +136,9 @@ async def join_group(face: KafkaFace, request: JoinGroupRequest, asked: Asked) -
     )
 
 
-async def sync_group(face: KafkaFace, request: SyncGroupRequest, asked: Asked) -> SyncGroupResponse:
+async def sync_group(
+    face: KafkaFace, request: SyncGroupRequest, context: RequestContext
+) -> SyncGroupResponse:
     sync = Sync(
         member_id=request.member_id,
         generation=request.generation_id,
@@ -155,20 +159,20 @@ async def sync_group(face: KafkaFace, request: SyncGroupRequest, asked: Asked) -
     )
 
 
-def heartbeat(face: KafkaFace, request: HeartbeatRequest, asked: Asked) -> HeartbeatResponse:
+def heartbeat(face: KafkaFace, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
     code = face.broker.coordinator.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )
     return HeartbeatResponse(error_code=int(code))
 
 
-def leave_group(face: KafkaFace, request: LeaveGroupRequest, asked: Asked) -> LeaveGroupResponse:
-    if asked.version >= _MEMBERS_FROM:
+def leave_group(face: KafkaFace, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+    if context.version >= _MEMBERS_FROM:
         leavers = [Leaver(each.member_id, each.group_instance_id) for each in request.members]
     else:
         leavers = [Leaver(request.member_id)]
     code, codes = face.broker.coordinator.leave(request.group_id, leavers)
-    if asked.version < _MEMBERS_FROM:
+    if context.version < _MEMBERS_FROM:
         return LeaveGroupResponse(error_code=int(code or (codes[0] if codes else ErrorCode.NONE)))
     return LeaveGroupResponse(
         error_code=int(code),
@@ -184,7 +188,7 @@ def leave_group(face: KafkaFace, request: LeaveGroupRequest, asked: Asked) -> Le
 # -- administration -----------------------------------------------------------------------------
 
 
-def list_groups(face: KafkaFace, request: ListGroupsRequest, asked: Asked) -> ListGroupsResponse:
+def list_groups(face: KafkaFace, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed = [_listed(group) for group in face.broker.coordinator.groups]
@@ -214,15 +218,19 @@ def _listed(group: Group) -> ListedGroup:
     )
 
 
-def describe_groups(face: KafkaFace, request: DescribeGroupsRequest, asked: Asked) -> DescribeGroupsResponse:
-    """Classic groups; one that is not there is told to be dead, as Kafka tells it."""
-    return DescribeGroupsResponse(groups=[_describe(face, name, request, asked) for name in request.groups])
+def describe_groups(
+    face: KafkaFace, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """Classic groups; one that does not exist is shown as dead, as in Kafka."""
+    return DescribeGroupsResponse(groups=[_describe(face, name, request, context) for name in request.groups])
 
 
-def _describe(face: KafkaFace, group_id: str, request: DescribeGroupsRequest, asked: Asked) -> DescribedGroup:
+def _describe(
+    face: KafkaFace, group_id: str, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribedGroup:
     group = face.broker.coordinator.groups.find_classic(group_id)
     if group is None:
-        missing = asked.version >= _ERROR_FOR_MISSING_FROM
+        missing = context.version >= _ERROR_FOR_MISSING_FROM
         return DescribedGroup(
             group_id=group_id,
             group_state=_DEAD,
@@ -247,12 +255,14 @@ def _describe(face: KafkaFace, group_id: str, request: DescribeGroupsRequest, as
             for each in described.members
         ],
         authorized_operations=authorized_operations(
-            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+            Securable.GROUP, group_id, context, wanted=request.include_authorized_operations
         ),
     )
 
 
-async def delete_groups(face: KafkaFace, request: DeleteGroupsRequest, asked: Asked) -> DeleteGroupsResponse:
+async def delete_groups(
+    face: KafkaFace, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
     results = []
     for name in request.groups_names:
         try:

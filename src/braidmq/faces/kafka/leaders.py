@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.leaders import (
     ElectLeadersRequest,
@@ -22,7 +22,9 @@ _ELECTION_TYPES = (0, 1)
 """Of the preferred replica, and of any that is left."""
 
 
-def elect_leaders(face: KafkaFace, request: ElectLeadersRequest, asked: Asked) -> ElectLeadersResponse:
+def elect_leaders(
+    face: KafkaFace, request: ElectLeadersRequest, context: RequestContext
+) -> ElectLeadersResponse:
     """No election is needed: every partition has one replica, and it leads.
 
     Asked for all partitions, only those with a new leader are named, which are none.
@@ -56,7 +58,7 @@ def _elect(face: KafkaFace, topic: str, index: int, election_type: int) -> Parti
 
 
 def list_partition_reassignments(
-    face: KafkaFace, request: ListPartitionReassignmentsRequest, asked: Asked
+    face: KafkaFace, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """None is under way: there is no second node to move a replica to."""
     return ListPartitionReassignmentsResponse()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
     AlterReplicaLogDirPartitionResult,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def describe_log_dirs(
-    face: KafkaFace, request: DescribeLogDirsRequest, asked: Asked
+    face: KafkaFace, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     broker = face.broker
     if request.topics is None:
@@ -61,7 +61,7 @@ async def describe_log_dirs(
 
 
 def alter_replica_log_dirs(
-    face: KafkaFace, request: AlterReplicaLogDirsRequest, asked: Asked
+    face: KafkaFace, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
     """There is one data directory: what is asked to be there is there, and nothing can go elsewhere."""
     return AlterReplicaLogDirsResponse(

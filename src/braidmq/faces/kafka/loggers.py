@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from braidmq.config import ConfigError, Kind, Option, find
+from braidmq.config import ConfigError, Option, OptionType, find
 from braidmq.wire.errors import ApiError, ErrorCode
 
 ROOT = "root"
@@ -31,12 +31,14 @@ class Loggers:
         self._loggers = {_OWN: logging.getLogger(_OWN), **{name: logging.getLogger(name) for name in names}}
         self._loggers[ROOT] = logging.getLogger()
         self.options = tuple(
-            Option(name, Kind.STRING, "", f"What the logger {name} lets through.", choices=tuple(LEVELS))
+            Option(
+                name, OptionType.STRING, "", f"What the logger {name} lets through.", choices=tuple(LEVELS)
+            )
             for name in self._loggers
         )
 
     def level(self, name: str) -> str:
-        """What the logger lets through, by itself or as it is told further up."""
+        """The level of the logger: its own, or that of its nearest parent that has one."""
         effective = self._loggers[name].getEffectiveLevel()
         return next((word for word, level in LEVELS.items() if level <= effective), "TRACE")
 

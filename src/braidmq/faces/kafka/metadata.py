@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.partition import LEADER_EPOCH, Partition
 from braidmq.broker.topic import Topic, check_name
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.authorized import Securable, authorized_operations
+from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
@@ -57,7 +57,9 @@ FEATURES = {
 transactions; of metadata the level is that of the Kafka release whose protocol is served, 4.3."""
 
 
-def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Asked) -> ApiVersionsResponse:
+def api_versions(
+    face: KafkaFace, request: ApiVersionsRequest | None, context: RequestContext
+) -> ApiVersionsResponse:
     """Which verbs this broker serves. `request` is None when the client's version was too new to read."""
     return ApiVersionsResponse(
         api_keys=[
@@ -83,13 +85,13 @@ def api_versions(face: KafkaFace, request: ApiVersionsRequest | None, asked: Ask
 
 
 def metadata(
-    face: KafkaFace, request: MetadataRequest, asked: Asked
+    face: KafkaFace, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Brokers and topics; a topic asked for by name may be created on the way."""
-    if request.topics is None or (asked.version == 0 and not request.topics):
-        every = [_describe(face, topic, request, asked) for topic in face.broker.topics]
-        return _metadata_response(face, every, request, asked)
-    if asked.version < _NULL_NAMES_FROM:
+    if request.topics is None or (context.version == 0 and not request.topics):
+        every = [_describe(face, topic, request, context) for topic in face.broker.topics]
+        return _metadata_response(face, every, request, context)
+    if context.version < _NULL_NAMES_FROM:
         # Such a version cannot carry a null name back; an empty one is refused like any unusable name.
         for wanted in request.topics:
             wanted.name = wanted.name or ""
@@ -100,13 +102,13 @@ def metadata(
     ]
     may_create = request.allow_auto_topic_creation and face.broker.config.auto_create_topics_enable
     if missing and may_create:
-        return _metadata_creating(face, request, missing, asked)
-    found = [_look_up(face, wanted, request, asked) for wanted in request.topics]
-    return _metadata_response(face, found, request, asked)
+        return _metadata_creating(face, request, missing, context)
+    found = [_look_up(face, wanted, request, context) for wanted in request.topics]
+    return _metadata_response(face, found, request, context)
 
 
 async def _metadata_creating(
-    face: KafkaFace, request: MetadataRequest, missing: list[str], asked: Asked
+    face: KafkaFace, request: MetadataRequest, missing: list[str], context: RequestContext
 ) -> MetadataResponse:
     refused: dict[str, ApiError] = {}
     for name in missing:
@@ -115,22 +117,22 @@ async def _metadata_creating(
         except ApiError as error:
             refused[name] = error
     topics = [
-        _failed(each, refused[each.name]) if each.name in refused else _look_up(face, each, request, asked)
+        _failed(each, refused[each.name]) if each.name in refused else _look_up(face, each, request, context)
         for each in request.topics or ()
     ]
-    return _metadata_response(face, topics, request, asked)
+    return _metadata_response(face, topics, request, context)
 
 
 def _look_up(
-    face: KafkaFace, wanted: MetadataRequestTopic, request: MetadataRequest, asked: Asked
+    face: KafkaFace, wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponseTopic:
     if wanted.name is None:
         topic = face.broker.topics.find_by_id(wanted.topic_id)
-        error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+        error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
     else:
         topic = face.broker.topics.find(wanted.name)
         error = _unknown(wanted.name)
-    return _failed(wanted, error) if topic is None else _describe(face, topic, request, asked)
+    return _failed(wanted, error) if topic is None else _describe(face, topic, request, context)
 
 
 def _unknown(name: str) -> ApiError:
@@ -149,7 +151,9 @@ def _failed(wanted: MetadataRequestTopic, error: ApiError) -> MetadataResponseTo
     )
 
 
-def _describe(face: KafkaFace, topic: Topic, request: MetadataRequest, asked: Asked) -> MetadataResponseTopic:
+def _describe(
+    face: KafkaFace, topic: Topic, request: MetadataRequest, context: RequestContext
+) -> MetadataResponseTopic:
     nodes = [face.node_id]
     return MetadataResponseTopic(
         name=topic.name,
@@ -166,13 +170,13 @@ def _describe(face: KafkaFace, topic: Topic, request: MetadataRequest, asked: As
             for partition in topic.partitions
         ],
         topic_authorized_operations=authorized_operations(
-            Securable.TOPIC, topic.name, asked, wanted=request.include_topic_authorized_operations
+            Securable.TOPIC, topic.name, context, wanted=request.include_topic_authorized_operations
         ),
     )
 
 
 def _metadata_response(
-    face: KafkaFace, topics: list[MetadataResponseTopic], request: MetadataRequest, asked: Asked
+    face: KafkaFace, topics: list[MetadataResponseTopic], request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse:
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=face.node_id, host=face.host, port=face.port)],
@@ -182,14 +186,14 @@ def _metadata_response(
         cluster_authorized_operations=authorized_operations(
             Securable.CLUSTER,
             face.broker.cluster_id,
-            asked,
+            context,
             wanted=request.include_cluster_authorized_operations,
         ),
     )
 
 
 def describe_cluster(
-    face: KafkaFace, request: DescribeClusterRequest, asked: Asked
+    face: KafkaFace, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """The brokers; asked for controllers, an error, as from Kafka's brokers."""
     if request.endpoint_type != _BROKERS:
@@ -207,14 +211,14 @@ def describe_cluster(
         cluster_authorized_operations=authorized_operations(
             Securable.CLUSTER,
             face.broker.cluster_id,
-            asked,
+            context,
             wanted=request.include_cluster_authorized_operations,
         ),
     )
 
 
 def describe_topic_partitions(
-    face: KafkaFace, request: DescribeTopicPartitionsRequest, asked: Asked
+    face: KafkaFace, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
     """Partitions of some topics, or of all, a page at a time; the cursor says where the next page begins."""
     names = sorted({topic.name for topic in request.topics} or {topic.name for topic in face.broker.topics})
@@ -239,7 +243,7 @@ def describe_topic_partitions(
         start = from_index if name == first else 0
         page = topic.partitions[start : start + left]
         left -= len(page)
-        answers.append(_describe_page(face, topic, page, asked))
+        answers.append(_describe_page(face, topic, page, context))
         if start + len(page) < len(topic.partitions):
             rest = Cursor(topic_name=name, partition_index=start + len(page))
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=rest)
@@ -247,7 +251,7 @@ def describe_topic_partitions(
 
 
 def _describe_page(
-    face: KafkaFace, topic: Topic, page: list[Partition], asked: Asked
+    face: KafkaFace, topic: Topic, page: list[Partition], context: RequestContext
 ) -> DescribeTopicPartitionsResponseTopic:
     nodes = [face.node_id]
     return DescribeTopicPartitionsResponseTopic(
@@ -268,5 +272,5 @@ def _describe_page(
             for partition in page
         ],
         # The request has no flag for it: Kafka always answers it here.
-        topic_authorized_operations=authorized_operations(Securable.TOPIC, topic.name, asked, wanted=True),
+        topic_authorized_operations=authorized_operations(Securable.TOPIC, topic.name, context, wanted=True),
     )

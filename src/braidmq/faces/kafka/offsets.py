@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH, Partition
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.fetch import check_epoch
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.offsets import (
     DeleteRecordsPartition,
@@ -41,7 +41,9 @@ UNKNOWN = -1
 _READ_COMMITTED = 1
 
 
-async def list_offsets(face: KafkaFace, request: ListOffsetsRequest, asked: Asked) -> ListOffsetsResponse:
+async def list_offsets(
+    face: KafkaFace, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
     """Offsets by time or by name, per partition."""
     await opened(
         face.broker.known_partitions(
@@ -82,7 +84,7 @@ async def _list_one(
 async def _resolve(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
     """(timestamp, offset) for a time in ms or one of the named places; unknown is (-1, -1).
 
-    Who reads only what is `committed` is told of nothing past the last stable offset.
+    With `committed`, nothing past the last stable offset is shown.
     """
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return UNKNOWN, partition.log.start_offset
@@ -97,7 +99,10 @@ async def _resolve(partition: Partition, timestamp: int, committed: bool) -> tup
     elif timestamp >= 0:
         found = partition.log.offset_for_time(timestamp)
     else:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"timestamp {timestamp} is neither a time nor one of the special values",
+        )
     if found is None or (committed and found[1] >= limit):
         return UNKNOWN, UNKNOWN
     return found
@@ -118,7 +123,7 @@ async def _settled(partition: Partition) -> None:
 
 
 async def offset_for_leader_epoch(
-    face: KafkaFace, request: OffsetForLeaderEpochRequest, asked: Asked
+    face: KafkaFace, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch's records end, for clients that check whether the log was truncated under them."""
     await opened(
@@ -150,7 +155,7 @@ def _epoch_end(face: KafkaFace, name: str, part: OffsetForLeaderPartition) -> Ep
 
 
 async def delete_records(
-    face: KafkaFace, request: DeleteRecordsRequest, asked: Asked
+    face: KafkaFace, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Moves the start of partitions; on disk before it is answered."""
     await opened(

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from braidmq.broker.broker_options import ALL_BROKERS
-from braidmq.config import BROKER_NAMES, DYNAMIC, GROUP, SERVER, TOPIC, Kind, Option
+from braidmq.config import BROKER_NAMES, DYNAMIC, GROUP, SERVER, TOPIC, Option, OptionType
 from braidmq.faces.kafka.loggers import Loggers
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -29,7 +29,7 @@ class Resource(IntEnum):
     GROUP = 32
 
 
-class Source(IntEnum):
+class OptionSource(IntEnum):
     """Where a value comes from, by Kafka's numbers."""
 
     TOPIC = 1
@@ -46,10 +46,10 @@ class Level(NamedTuple):
 
     name: str
     text: str
-    source: Source
+    source: OptionSource
 
 
-class Owner(Protocol):
+class OptionOwner(Protocol):
     """What the verbs need of something that has options. Names are Braid's, unless said otherwise."""
 
     @property
@@ -78,7 +78,7 @@ class Owner(Protocol):
         ...
 
 
-def find_owner(face: KafkaFace, resource_type: int, name: str) -> Owner:
+def find_owner(face: KafkaFace, resource_type: int, name: str) -> OptionOwner:
     """The owner of this kind and name; ApiError if there is none."""
     if resource_type == Resource.TOPIC:
         return TopicOwner(face, name)
@@ -100,7 +100,7 @@ def find_owner(face: KafkaFace, resource_type: int, name: str) -> Owner:
 def topic_levels(face: KafkaFace, option: Option, overrides: Mapping[str, str]) -> list[Level]:
     """The levels of a topic's option, for a topic with these overrides."""
     return [
-        *_own(option.name, overrides, Source.TOPIC),
+        *_own(option.name, overrides, OptionSource.TOPIC),
         *_broker_levels(face, option.name, _broker_name(option), option.text(option.default)),
     ]
 
@@ -140,7 +140,7 @@ class GroupOwner:
     def levels(self, option: Option) -> list[Level]:
         broker = f"group.{option.name}"
         return [
-            *_own(option.name, self.overrides, Source.GROUP),
+            *_own(option.name, self.overrides, OptionSource.GROUP),
             *_broker_levels(self._face, broker, broker, option.text(option.default)),
         ]
 
@@ -165,7 +165,7 @@ class BrokerOwner:
 
     def levels(self, option: Option) -> list[Level]:
         if option.name in self._places:
-            return [Level(option.name, self._places[option.name], Source.BROKER_START)]
+            return [Level(option.name, self._places[option.name], OptionSource.BROKER_START)]
         return _broker_levels(self._face, option.name, _broker_name(option), option.text(option.default))
 
     def check(self, overrides: Mapping[str, str]) -> None:
@@ -190,7 +190,7 @@ class AllBrokersOwner(BrokerOwner):
 
     def levels(self, option: Option) -> list[Level]:
         text = self.overrides.get(option.name)
-        return [] if text is None else [Level(_broker_name(option), text, Source.ALL_BROKERS)]
+        return [] if text is None else [Level(_broker_name(option), text, OptionSource.ALL_BROKERS)]
 
 
 class LoggersOwner:
@@ -203,7 +203,7 @@ class LoggersOwner:
         self.overrides = self._loggers.set_levels()
 
     def levels(self, option: Option) -> list[Level]:
-        return [Level(option.name, self._loggers.level(option.name), Source.LOGGER)]
+        return [Level(option.name, self._loggers.level(option.name), OptionSource.LOGGER)]
 
     def check(self, overrides: Mapping[str, str]) -> None:
         self._loggers.check(overrides)
@@ -216,9 +216,9 @@ class LoggersOwner:
 
 
 _PLACES = (
-    Option("advertised.listeners", Kind.LIST, "", "The address that clients are sent to."),
-    Option("listeners", Kind.LIST, "", "The address at which clients are accepted."),
-    Option("log.dirs", Kind.LIST, "", "The directory of the broker's data."),
+    Option("advertised.listeners", OptionType.LIST, "", "The address that clients are sent to."),
+    Option("listeners", OptionType.LIST, "", "The address at which clients are accepted."),
+    Option("log.dirs", OptionType.LIST, "", "The directory of the broker's data."),
 )
 
 
@@ -235,7 +235,7 @@ def _broker_name(option: Option) -> str:
     return BROKER_NAMES.get(option.name, option.name)
 
 
-def _own(name: str, overrides: Mapping[str, str], source: Source) -> list[Level]:
+def _own(name: str, overrides: Mapping[str, str], source: OptionSource) -> list[Level]:
     return [Level(name, overrides[name], source)] if name in overrides else []
 
 
@@ -243,9 +243,9 @@ def _broker_levels(face: KafkaFace, name: str, shown: str, default: str) -> list
     """The levels of a broker's option called `name`, which Kafka's clients call `shown`."""
     options = face.broker.options
     set_at = (
-        (options.overrides(options.own_name), Source.BROKER),
-        (options.overrides(ALL_BROKERS), Source.ALL_BROKERS),
-        (options.at_start, Source.BROKER_START),
+        (options.overrides(options.own_name), OptionSource.BROKER),
+        (options.overrides(ALL_BROKERS), OptionSource.ALL_BROKERS),
+        (options.at_start, OptionSource.BROKER_START),
     )
     found = [Level(shown, texts[name], source) for texts, source in set_at if name in texts]
-    return [*found, Level(shown, default, Source.DEFAULT)]
+    return [*found, Level(shown, default, OptionSource.DEFAULT)]

@@ -13,23 +13,23 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Protocol
 
-from braidmq.broker.admission import Admission, Producer
-from braidmq.broker.append_line import Turn
-from braidmq.broker.batch_form import Prepared
+from braidmq.broker.append_queue import Turn
+from braidmq.broker.batch_preparation import Prepared
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
 from braidmq.broker.partition import DurableCallback, Partition
 from braidmq.broker.topic import Topic
-from braidmq.log.log import Appended
+from braidmq.broker.txn_gate import TxnGate, TxnProducer
+from braidmq.log.append_result import AppendResult
 from braidmq.log.transactions import Guard
 from braidmq.net.connection import Pending
 from braidmq.net.outbox import Parts
-from braidmq.txn.versions import told
+from braidmq.txn.versions import code_for
 from braidmq.wire import produce as wire
 from braidmq.wire.api import Api
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode, RecordsRefused
-from braidmq.wire.produce import PartitionResult, ProduceRequest
+from braidmq.wire.produce import ProduceRequest, ProduceResult
 from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, parse_header
 
 log = logging.getLogger("braid.produce")
@@ -51,7 +51,7 @@ _RETRIED = (
 )
 
 
-Answer = list[tuple[str | None, bytes | None, list[PartitionResult]]]
+Answer = list[tuple[str | None, bytes | None, list[ProduceResult]]]
 
 
 class Closable(Protocol):
@@ -61,11 +61,11 @@ class Closable(Protocol):
 
 
 class _Wait(NamedTuple):
-    """A partition that must become durable before the answer, and where its result stands."""
+    """A partition that must become durable before the answer, and where its result goes."""
 
     partition: Partition
     offset: int
-    results: list[PartitionResult]
+    results: list[ProduceResult]
     at: int
 
 
@@ -73,22 +73,22 @@ class _Question(NamedTuple):
     """A batch that the coordinator must let into its transaction before it is appended."""
 
     partition: Partition
-    producer: Producer
+    producer: TxnProducer
     batch: bytearray
-    results: list[PartitionResult]
+    results: list[ProduceResult]
     at: int
 
 
 class _Held(NamedTuple):
-    """A batch that waits in its partition's line, and where its result goes."""
+    """A batch that waits in its partition's queue, and where its result goes."""
 
     partition: Partition
     batch: bytearray
-    results: list[PartitionResult]
+    results: list[ProduceResult]
     at: int
 
 
-class _Asked(NamedTuple):
+class _RequestState(NamedTuple):
     """What holds for every partition of a request."""
 
     acks: int
@@ -108,17 +108,17 @@ class ProduceHandler:
         self._topics = broker.topics
         self._wall_ms = broker.clock.wall_ms
         self.waiting_bytes = 0
-        """Of batches that the coordinator is being asked about, or that wait in the line of a partition."""
+        """Of batches that the coordinator is being asked about, or that wait in the queue of a partition."""
 
     def handle(
         self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
     ) -> Parts | Pending | None:
         refusal = self._refusal(request)
-        asked = _Asked(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
+        state = _RequestState(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
         answer: Answer = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
-            results: list[PartitionResult] = []
+            results: list[ProduceResult] = []
             answer.append((name, topic_id, results))
             for index, records in partitions:
                 error = refusal or missing
@@ -126,10 +126,10 @@ class ProduceHandler:
                     results.append(_refused(index, error))
                 else:
                     assert topic is not None
-                    results.append(self._append(topic, index, records, asked, results))
+                    results.append(self._append(topic, index, records, state, results))
         unanswered = connection if request.acks == 0 else None
-        if asked.waits or asked.questions or asked.held:
-            waiting = _WaitingProduce(self, asked, answer, correlation_id, unanswered)
+        if state.waits or state.questions or state.held:
+            waiting = _WaitingProduce(self, state, answer, correlation_id, unanswered)
             return None if unanswered else waiting.pending
         if unanswered:
             _close_if_refused(unanswered, answer)
@@ -137,8 +137,8 @@ class ProduceHandler:
         return [wire.encode_response(version, correlation_id, answer)]
 
     @property
-    def admission(self) -> Admission:
-        return self._broker.admission
+    def txn_gate(self) -> TxnGate:
+        return self._broker.txn_gate
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         """Why the whole request cannot be served, or None."""
@@ -159,12 +159,12 @@ class ProduceHandler:
             code = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is not None and topic.internal:
             return None, ApiError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is written by the broker alone"
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to topic {topic.name!r}"
             )
         if topic is not None:
             return topic, None
         return None, ApiError(
-            code, f"there is no topic {(name or '')[:60]!r} here; create it, or refresh the metadata"
+            code, f"there is no topic {(name or '')[:60]!r}; create it, or refresh the metadata"
         )
 
     def _append(
@@ -172,31 +172,31 @@ class ProduceHandler:
         topic: Topic,
         index: int,
         records: bytes | memoryview | None,
-        asked: _Asked,
-        results: list[PartitionResult],
-    ) -> PartitionResult:
+        state: _RequestState,
+        results: list[ProduceResult],
+    ) -> ProduceResult:
         """Appends to one partition; `results` is where the caller puts what this returns."""
         try:
             partition = _partition(topic, index)
-            batch = _batch(partition, records, asked.version)
+            batch = _batch(partition, records, state.version)
             if not partition.ready and partition.append_waits(batch):
                 self._hold(len(batch))
-                asked.held.append(_Held(partition, bytearray(batch), results, len(results)))
+                state.held.append(_Held(partition, bytearray(batch), results, len(results)))
                 return _UNDECIDED
-            producer = None if asked.transactional_id is None else _producer(batch, asked)
-            if producer is not None and not self._broker.admission.is_admitted(partition, producer):
+            producer = None if state.transactional_id is None else _producer(batch, state)
+            if producer is not None and not self._broker.txn_gate.is_admitted(partition, producer):
                 self._hold(len(batch))
                 # Copied, as the buffer in which it came belongs to the connection.
-                asked.questions.append(
+                state.questions.append(
                     _Question(partition, producer, bytearray(batch), results, len(results))
                 )
                 return _UNDECIDED
-            appended, end = partition.append(batch, asked.now_ms)
+            appended, end = partition.append(batch, state.now_ms)
         except ApiError as error:
             return _refused(index, error)
         log = partition.log
-        if asked.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
-            asked.waits.append(_Wait(partition, end, results, len(results)))
+        if state.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
+            state.waits.append(_Wait(partition, end, results, len(results)))
         return _accepted(partition, appended)
 
     def _hold(self, size: int) -> None:
@@ -204,7 +204,7 @@ class ProduceHandler:
         most = self._broker.config.produce_waiting_bytes_max
         if self.waiting_bytes and self.waiting_bytes + size > most:
             raise ApiError(
-                _RETRIED_AS, f"produce.waiting.bytes.max={most}, and so many bytes wait to be appended"
+                _RETRIED_AS, f"produce.waiting.bytes.max={most} bytes already wait to be appended; try again"
             )
         self.waiting_bytes += size
 
@@ -216,14 +216,14 @@ def _close_if_refused(connection: Closable, answer: Answer) -> None:
         connection.close(f"a batch with acks=0 was refused: {refused[0].message}")
 
 
-def _producer(batch: memoryview, asked: _Asked) -> Producer | None:
+def _producer(batch: memoryview, state: _RequestState) -> TxnProducer | None:
     """Whose transaction a batch belongs to; None if to none, or if it is no batch at all."""
     if len(batch) < HEADER_BYTES or not batch[_ATTRIBUTES_AT] & TRANSACTIONAL:
         return None
     header = parse_header(batch)
-    assert asked.transactional_id is not None
-    return Producer(
-        asked.transactional_id, header.producer_id, header.producer_epoch, asked.version >= _ADDS_FROM
+    assert state.transactional_id is not None
+    return TxnProducer(
+        state.transactional_id, header.producer_id, header.producer_epoch, state.version >= _ADDS_FROM
     )
 
 
@@ -231,7 +231,7 @@ def _partition(topic: Topic, index: int) -> Partition:
     if not 0 <= index < len(topic.partitions):
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions, {index} is not one",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions; there is no partition {index}",
         )
     return topic.partitions[index]
 
@@ -251,12 +251,12 @@ def _batch(partition: Partition, records: bytes | memoryview | None, version: in
 class _WaitingProduce:
     """A request some of whose batches wait: to be let into a transaction, or to be on disk."""
 
-    __slots__ = ("_answer", "_asked", "_correlation_id", "_handler", "_left", "_unanswered", "pending")
+    __slots__ = ("_answer", "_correlation_id", "_handler", "_left", "_state", "_unanswered", "pending")
 
     def __init__(
         self,
         handler: ProduceHandler,
-        asked: _Asked,
+        state: _RequestState,
         answer: Answer,
         correlation_id: int,
         unanswered: Closable | None,
@@ -264,16 +264,16 @@ class _WaitingProduce:
         self.pending = Pending()
         self._handler = handler
         self._unanswered = unanswered
-        self._asked = asked
+        self._state = state
         self._answer = answer
         self._correlation_id = correlation_id
-        self._left = len(asked.waits) + len(asked.questions) + len(asked.held)
-        for wait in asked.waits:
+        self._left = len(state.waits) + len(state.questions) + len(state.held)
+        for wait in state.waits:
             wait.partition.when_durable(wait.offset, self._settler(wait))
-        for question in asked.questions:
+        for question in state.questions:
             self._ask(question)
-        for held in asked.held:
-            held.partition.in_line(held.batch, asked.now_ms, self._turn(held))
+        for held in state.held:
+            held.partition.enqueue(held.batch, state.now_ms, self._turn(held))
 
     def _turn(self, held: _Held) -> Turn:
         partition, batch, results, at = held
@@ -282,9 +282,9 @@ class _WaitingProduce:
             try:
                 if isinstance(outcome, ApiError):
                     raise outcome
-                asked = self._asked
-                producer = None if asked.transactional_id is None else _producer(memoryview(batch), asked)
-                admitted = producer is None or self._handler.admission.is_admitted(partition, producer)
+                state = self._state
+                producer = None if state.transactional_id is None else _producer(memoryview(batch), state)
+                admitted = producer is None or self._handler.txn_gate.is_admitted(partition, producer)
             except ApiError as error:
                 self._handler.waiting_bytes -= len(batch)
                 results[at] = _refused(partition.index, error)
@@ -306,15 +306,15 @@ class _WaitingProduce:
             if code is ErrorCode.NONE:
                 self._append(_Held(partition, batch, results, at), guard, prepared)
                 return
-            code = _RETRIED_AS if code in _RETRIED else told(code, Api.PRODUCE, self._asked.version)
+            code = _RETRIED_AS if code in _RETRIED else code_for(code, Api.PRODUCE, self._state.version)
             why = f"{partition}: the batch is not part of a transaction of {producer.transactional_id!r}"
             results[at] = _refused(partition.index, ApiError(code, why))
             self._done()
 
         try:
-            # Before anybody is asked: a batch that is broken must not become part of a transaction.
+            # Before the coordinator is asked: a batch that is broken must not become part of a transaction.
             header = check_produced(batch, partition.config.max_message_bytes)
-            self._handler.admission.admit(partition, producer, header, decided)
+            self._handler.txn_gate.admit(partition, producer, header, decided)
         except ApiError as error:
             self._handler.waiting_bytes -= len(batch)
             results[at] = _refused(partition.index, error)
@@ -323,20 +323,20 @@ class _WaitingProduce:
     def _append(self, held: _Held, guard: Guard | None, prepared: Prepared | None) -> None:
         partition, batch, results, at = held
         try:
-            appended, end = partition.append(memoryview(batch), self._asked.now_ms, guard, prepared)
+            appended, end = partition.append(memoryview(batch), self._state.now_ms, guard, prepared)
         except ApiError as error:
             results[at] = _refused(partition.index, error)
             self._done()
             return
         except Exception:
             # Nobody else would answer: the request has left its connection's hands.
-            log.exception("%s: a batch could not be appended", partition)
+            log.exception("%s: appending a batch failed", partition)
             why = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{partition}: the batch could not be appended")
             results[at] = _refused(partition.index, why)
             self._done()
             return
         results[at] = _accepted(partition, appended)
-        if self._asked.acks == _ACKS_ALL and partition.syncs:
+        if self._state.acks == _ACKS_ALL and partition.syncs:
             partition.when_durable(end, self._settler(_Wait(partition, end, results, at)))
         else:
             self._done()
@@ -346,7 +346,7 @@ class _WaitingProduce:
             if code is not ErrorCode.NONE:
                 wait.results[wait.at] = _refused(
                     wait.partition.index,
-                    ApiError(code, f"{wait.partition}: the records could not be brought to disk"),
+                    ApiError(code, f"{wait.partition}: the records could not be written to disk"),
                 )
             self._done()
 
@@ -359,12 +359,12 @@ class _WaitingProduce:
         if self._unanswered is not None:
             _close_if_refused(self._unanswered, self._answer)
         else:
-            version = self._asked.version
+            version = self._state.version
             self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
 
 
-def _accepted(partition: Partition, appended: Appended) -> PartitionResult:
-    return PartitionResult(
+def _accepted(partition: Partition, appended: AppendResult) -> ProduceResult:
+    return ProduceResult(
         partition.index,
         _OK,
         appended.base_offset,
@@ -374,10 +374,12 @@ def _accepted(partition: Partition, appended: Appended) -> PartitionResult:
     )
 
 
-def _refused(index: int, error: ApiError) -> PartitionResult:
+def _refused(index: int, error: ApiError) -> ProduceResult:
     blamed = error.records if isinstance(error, RecordsRefused) else ()
-    return PartitionResult(index, int(error.code), -1, -1, -1, error.message, blamed)
+    return ProduceResult(index, int(error.code), -1, -1, -1, error.message, blamed)
 
 
-_UNDECIDED = _refused(-1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator has not answered"))
+_UNDECIDED = _refused(
+    -1, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the transaction coordinator did not answer")
+)
 """Stands for a result until there is one."""

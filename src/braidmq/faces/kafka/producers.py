@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.log.producer_state import ProducerEntry
 from braidmq.log.transactions import PartitionTransactions
 from braidmq.txn.events import Init
@@ -28,11 +28,11 @@ _EPOCH_MAX = 2**15 - 2
 
 
 async def init_producer_id(
-    face: KafkaFace, request: InitProducerIdRequest, asked: Asked
+    face: KafkaFace, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     """A new id, or the next epoch of the producer's present one (KIP-360)."""
     if request.transactional_id is not None:
-        return await _init_transactional(face, request, request.transactional_id, asked.version)
+        return await _init_transactional(face, request, request.transactional_id, context.version)
     if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
         return InitProducerIdResponse(
             producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
@@ -65,7 +65,7 @@ async def _init_transactional(
 
 
 async def describe_producers(
-    face: KafkaFace, request: DescribeProducersRequest, asked: Asked
+    face: KafkaFace, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
     """The producers a partition remembers, and where their open transactions begin."""
     await opened(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.partition import LEADER_EPOCH
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.quorum import (
     DescribeQuorumRequest,
@@ -29,7 +29,9 @@ METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls its metadata log, of one partition; there is no such topic here."""
 
 
-def describe_quorum(face: KafkaFace, request: DescribeQuorumRequest, asked: Asked) -> DescribeQuorumResponse:
+def describe_quorum(
+    face: KafkaFace, request: DescribeQuorumRequest, context: RequestContext
+) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(
         topics=[
             QuorumTopic(

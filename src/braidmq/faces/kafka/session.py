@@ -10,8 +10,8 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.handling import Handling
+from braidmq.faces.kafka.handler_run import HandlerRun
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.connection import Connection, Pending
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as fetch_wire
@@ -99,8 +99,8 @@ class KafkaSession:
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
         request, _ = decoder(verb.request, version)(body, at)
-        asked = Asked(version, client_id or "", self._connection.peer, self)
-        result = verb.handler(self._face, request, asked)
+        context = RequestContext(version, client_id or "", self._connection.peer, self)
+        result = verb.handler(self._face, request, context)
         if isinstance(result, Message):
             return [_encode(verb.api, version, correlation_id, result)]
         pending = Pending()
@@ -116,14 +116,14 @@ class KafkaSession:
             # Without an answer the client would wait for ever on an ordered connection.
             self._connection.close(f"{verb.api.name} failed")
 
-        Handling(result, answered, failed).step()
+        HandlerRun(result, answered, failed).step()
         return pending
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Parts:
         if api_key == _API_VERSIONS:
             # KIP-511: a client that is too new learns from a v0 answer what it may speak.
             verb = self._verbs[_API_VERSIONS]
-            response = verb.handler(self._face, None, Asked(0, "", self._connection.peer))
+            response = verb.handler(self._face, None, RequestContext(0, "", self._connection.peer))
             assert isinstance(response, ApiVersionsResponse)
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
             return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]

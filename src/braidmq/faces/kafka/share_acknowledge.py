@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_partition import SharePartition
-from braidmq.broker.share_records import Place
+from braidmq.broker.share_records import SharePartitionKey
 from braidmq.delivery.status import Acknowledgement, Verdict
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from braidmq.group.share_group import ShareGroup
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -41,16 +41,14 @@ class Judged(NamedTuple):
 
 
 async def share_acknowledge(
-    face: KafkaFace, request: ShareAcknowledgeRequest, asked: Asked
+    face: KafkaFace, request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
     try:
         if request.share_session_epoch == INITIAL_EPOCH:
-            raise ApiError(
-                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a fetch, not with this"
-            )
+            raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a ShareFetch")
         check_names(face, request.group_id, request.member_id)
         session = face.share_sessions.go_on(
-            request.group_id or "", request.member_id or "", request.share_session_epoch, asked.connection
+            request.group_id or "", request.member_id or "", request.share_session_epoch, context.connection
         )
     except ApiError as error:
         return ShareAcknowledgeResponse(error_code=int(error.code), error_message=error.message)
@@ -80,7 +78,7 @@ async def share_acknowledge(
 def check_names(face: KafkaFace, group_id: str | None, member_id: str | None) -> None:
     """Raises ApiError unless there is such a share group and somebody asks."""
     if not group_id or not member_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a share session has a group and a member")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a share session needs a group id and a member id")
     if not isinstance(face.broker.coordinator.groups.find(group_id), ShareGroup):
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
@@ -101,13 +99,13 @@ def judge(face: KafkaFace, session: ShareSession, topics: Iterable[AcknowledgeTo
             try:
                 part = _find(face, session, key)
                 given = [_read(batch, renews) for batch in wanted.acknowledgement_batches]
-                face.broker.sharing.acknowledge(part, session.member_id, given)
+                face.broker.share_delivery.acknowledge(part, session.member_id, given)
                 changed.append(part)
                 refused[key] = None
             except ApiError as error:
                 refused[key] = error
     try:
-        return Judged(refused, face.broker.sharing.append(changed))
+        return Judged(refused, face.broker.share_delivery.append(changed))
     except ApiError as error:
         return Judged({key: refusal or error for key, refusal in refused.items()}, None)
 
@@ -117,7 +115,7 @@ async def confirm(face: KafkaFace, judged: Judged) -> None:
     if judged.durable_at is None:
         return
     try:
-        await face.broker.sharing.durable(judged.durable_at)
+        await face.broker.share_delivery.durable(judged.durable_at)
     except ApiError as error:
         for key, refusal in judged.refused.items():
             judged.refused[key] = refusal or error
@@ -132,19 +130,21 @@ def end_session(face: KafkaFace, session: ShareSession) -> None:
 def release(face: KafkaFace, session: ShareSession) -> None:
     held = [
         part
-        for part in face.broker.sharing.of_group(session.group_id)
+        for part in face.broker.share_delivery.of_group(session.group_id)
         if part.window.in_flight  # a member may hold records of partitions it has forgotten since
     ]
-    face.broker.sharing.release(session.member_id, held)
+    face.broker.share_delivery.release(session.member_id, held)
 
 
 def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
-    part = face.broker.sharing.find(Place(session.group_id, *key))
+    part = face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key))
     if part is not None:
         return part
     if face.broker.topics.find_by_id(key[0]) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-    raise ApiError(ErrorCode.INVALID_RECORD_STATE, f"nothing of partition {key[1]} was handed out")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    raise ApiError(
+        ErrorCode.INVALID_RECORD_STATE, f"no record of partition {key[1]} was handed out to this group"
+    )
 
 
 def _read(batch: AcknowledgementBatch, renews: bool) -> Acknowledgement:
@@ -153,5 +153,5 @@ def _read(batch: AcknowledgementBatch, renews: bool) -> Acknowledgement:
         verdict for verdict in verdicts if verdict is not None and (renews or verdict is not Verdict.RENEW)
     )
     if len(known) < len(verdicts):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "there is no such acknowledge type here")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "unknown acknowledge type")
     return Acknowledgement(batch.first_offset, batch.last_offset, known)

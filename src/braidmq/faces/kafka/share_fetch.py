@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
-from braidmq.broker.share_records import Place
-from braidmq.faces.kafka.asked import Asked
+from braidmq.broker.share_records import SharePartitionKey
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from braidmq.log.files import FileSlice
@@ -49,10 +49,10 @@ class ShareFetchAnswer(NamedTuple):
 
 
 async def share_fetch(
-    face: KafkaFace, request: ShareFetchRequest, asked: Asked
+    face: KafkaFace, request: ShareFetchRequest, context: RequestContext
 ) -> ShareFetchResponse | ShareFetchAnswer:
     try:
-        session = _session(face, request, asked)
+        session = _session(face, request, context)
     except ApiError as error:
         return ShareFetchResponse(error_code=int(error.code), error_message=error.message)
     answer = ShareAnswer(face, request, session)
@@ -71,17 +71,17 @@ async def share_fetch(
         raise
 
 
-def _session(face: KafkaFace, request: ShareFetchRequest, asked: Asked) -> ShareSession:
+def _session(face: KafkaFace, request: ShareFetchRequest, context: RequestContext) -> ShareSession:
     group_id, member_id, epoch = request.group_id or "", request.member_id or "", request.share_session_epoch
     check_names(face, group_id, member_id)
     named = [(topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions]
     forgotten = [(it.topic_id, index) for it in request.forgotten_topics_data for index in it.partitions]
     if epoch == INITIAL_EPOCH:
         if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a session that begins has nothing to acknowledge")
-        session = face.share_sessions.begin(group_id, member_id, asked.connection)
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a new share session has nothing to acknowledge yet")
+        session = face.share_sessions.begin(group_id, member_id, context.connection)
     else:
-        session = face.share_sessions.go_on(group_id, member_id, epoch, asked.connection)
+        session = face.share_sessions.go_on(group_id, member_id, epoch, context.connection)
     face.share_sessions.update(session, named, forgotten)
     return session
 
@@ -91,7 +91,9 @@ async def _fill(
 ) -> None:
     """Acquires records; waits for them if there are none."""
     try:
-        await face.broker.sharing.open(Place(session.group_id, *key) for key in session.partitions)
+        await face.broker.share_delivery.open(
+            SharePartitionKey(session.group_id, *key) for key in session.partitions
+        )
     except ApiError as error:
         for key in session.partitions:
             answer.failed(key, error)
@@ -147,7 +149,7 @@ class ShareAnswer:
 
     def _deliver(self, key: Key) -> Delivered:
         limits = AnswerLimits(self._records_left, self._bytes_left, self._exact, first=not self.records)
-        return self._face.broker.sharing.acquire(
+        return self._face.broker.share_delivery.acquire(
             _find(self._face, self._session, key), self._session.member_id, limits
         )
 
@@ -216,7 +218,8 @@ class WaitingShareFetch:
         self._parts = [
             part
             for key in session.partitions
-            if (part := face.broker.sharing.find(Place(session.group_id, *key))) is not None
+            if (part := face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key)))
+            is not None
         ]
         for part in self._parts:
             part.watch(self)
@@ -249,9 +252,9 @@ class WaitingShareFetch:
 
 
 def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
-    part = face.broker.sharing.find(Place(session.group_id, *key))
+    part = face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key))
     if part is not None:
         return part
     if face.broker.topics.find_by_id(key[0]) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key[1]}")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {key[1]}")

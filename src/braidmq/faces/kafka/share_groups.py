@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import LEADER_EPOCH
-from braidmq.broker.share_records import Place
+from braidmq.broker.share_records import SharePartitionKey
 from braidmq.broker.topic import Topic
-from braidmq.faces.kafka.asked import Asked
-from braidmq.faces.kafka.authorized import Securable, authorized_operations
+from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.consumer_groups import described_assignment, heartbeat_assignment
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.assignors import NOTHING
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.share_group import ShareGroup, ShareMember
@@ -50,14 +50,14 @@ _NOT_READ_YET = -1
 
 
 def share_group_heartbeat(
-    face: KafkaFace, request: ShareGroupHeartbeatRequest, asked: Asked
+    face: KafkaFace, request: ShareGroupHeartbeatRequest, context: RequestContext
 ) -> ShareGroupHeartbeatResponse:
     names = request.subscribed_topic_names
     beat = Heartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=asked.client_id,
-        client_host=f"/{asked.host}",
+        client_id=context.client_id,
+        client_host=f"/{context.host}",
         rack_id=request.rack_id,
         topics=None if names is None else frozenset(names),
     )
@@ -74,15 +74,15 @@ def share_group_heartbeat(
 
 
 def share_group_describe(
-    face: KafkaFace, request: ShareGroupDescribeRequest, asked: Asked
+    face: KafkaFace, request: ShareGroupDescribeRequest, context: RequestContext
 ) -> ShareGroupDescribeResponse:
     return ShareGroupDescribeResponse(
-        groups=[_describe(face, group_id, request, asked) for group_id in request.group_ids]
+        groups=[_describe(face, group_id, request, context) for group_id in request.group_ids]
     )
 
 
 def _describe(
-    face: KafkaFace, group_id: str, request: ShareGroupDescribeRequest, asked: Asked
+    face: KafkaFace, group_id: str, request: ShareGroupDescribeRequest, context: RequestContext
 ) -> DescribedShareGroup:
     try:
         group = _group(face, group_id)
@@ -98,7 +98,7 @@ def _describe(
         assignor_name=_ASSIGNOR,
         members=[_member(face, group, member) for member in group.members.values()],
         authorized_operations=authorized_operations(
-            Securable.GROUP, group_id, asked, wanted=request.include_authorized_operations
+            Securable.GROUP, group_id, context, wanted=request.include_authorized_operations
         ),
     )
 
@@ -123,7 +123,7 @@ def _group(face: KafkaFace, group_id: str) -> ShareGroup:
 
 
 def _idle_group(face: KafkaFace, group_id: str) -> None:
-    """Raises ApiError unless this is a share group whose place may be changed."""
+    """Raises ApiError unless this is a share group whose offsets may be changed."""
     if _group(face, group_id).members:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
 
@@ -131,7 +131,7 @@ def _idle_group(face: KafkaFace, group_id: str) -> None:
 def _check_movable(face: KafkaFace, group_id: str) -> None:
     """Raises ApiError unless this is a share group without members, or nothing at all yet."""
     if not group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group has an id")
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
     if face.broker.coordinator.groups.find(group_id) is not None:
         _idle_group(face, group_id)
 
@@ -140,10 +140,10 @@ def _check_movable(face: KafkaFace, group_id: str) -> None:
 
 
 async def describe_share_group_offsets(
-    face: KafkaFace, request: DescribeShareGroupOffsetsRequest, asked: Asked
+    face: KafkaFace, request: DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> DescribeShareGroupOffsetsResponse:
     for group in request.groups:
-        await opened(part.partition for part in face.broker.sharing.of_group(group.group_id))
+        await opened(part.partition for part in face.broker.share_delivery.of_group(group.group_id))
     return DescribeShareGroupOffsetsResponse(groups=[_offsets(face, each) for each in request.groups])
 
 
@@ -176,8 +176,8 @@ def _offsets(
 
 def _all_read(face: KafkaFace, group_id: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for part in face.broker.sharing.of_group(group_id):
-        found.setdefault(part.partition.topic, []).append(part.place.partition)
+    for part in face.broker.share_delivery.of_group(group_id):
+        found.setdefault(part.partition.topic, []).append(part.key.partition)
     return {name: sorted(found[name]) for name in sorted(found)}
 
 
@@ -191,7 +191,7 @@ def _offset(
             error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             error_message=f"there is no such partition {index}",
         )
-    part = face.broker.sharing.find(Place(group_id, topic.id, index))
+    part = face.broker.share_delivery.find(SharePartitionKey(group_id, topic.id, index))
     if part is None:
         return DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=_NOT_READ_YET)
     try:
@@ -212,7 +212,7 @@ def _offset(
 
 
 async def alter_share_group_offsets(
-    face: KafkaFace, request: AlterShareGroupOffsetsRequest, asked: Asked
+    face: KafkaFace, request: AlterShareGroupOffsetsRequest, context: RequestContext
 ) -> AlterShareGroupOffsetsResponse:
     """Sets where a group without members begins; a group that does not exist yet is created."""
     try:
@@ -238,19 +238,23 @@ async def _alter(
     answer = AlterShareGroupOffsetsResponsePartition(partition_index=wanted.partition_index)
     try:
         if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
         if not 0 <= wanted.partition_index < len(topic.partitions):
             raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {wanted.partition_index}"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {wanted.partition_index}"
             )
         if wanted.start_offset < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{wanted.start_offset} is no offset")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{wanted.start_offset} is not an offset; give 0 or more"
+            )
         # Again for each partition: somebody may have joined while the one before was written.
         _check_movable(face, group_id)
         if face.broker.coordinator.groups.find(group_id) is None:
             face.broker.coordinator.groups.make_share(group_id)
-        await face.broker.sharing.move(Place(group_id, topic.id, wanted.partition_index), wanted.start_offset)
-        # A group without a place is forgotten now and then, and this one had none until now.
+        await face.broker.share_delivery.move(
+            SharePartitionKey(group_id, topic.id, wanted.partition_index), wanted.start_offset
+        )
+        # A group without offsets is forgotten now and then, and this one had none until now.
         face.broker.coordinator.groups.add_share(group_id)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message
@@ -258,9 +262,9 @@ async def _alter(
 
 
 async def delete_share_group_offsets(
-    face: KafkaFace, request: DeleteShareGroupOffsetsRequest, asked: Asked
+    face: KafkaFace, request: DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> DeleteShareGroupOffsetsResponse:
-    """Forgets where a group without members is; it begins anew on these topics."""
+    """Forgets where a group without members is; it starts over on these topics."""
     try:
         _idle_group(face, request.group_id)
     except ApiError as error:
@@ -273,9 +277,9 @@ async def delete_share_group_offsets(
         )
         try:
             if topic is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
-            parts = face.broker.sharing.of_group(request.group_id)
-            await face.broker.sharing.forget(part for part in parts if part.place.topic_id == topic.id)
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
+            parts = face.broker.share_delivery.of_group(request.group_id)
+            await face.broker.share_delivery.forget(part for part in parts if part.key.topic_id == topic.id)
         except ApiError as error:
             answer.error_code, answer.error_message = int(error.code), error.message
         responses.append(answer)

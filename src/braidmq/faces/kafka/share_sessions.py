@@ -78,7 +78,7 @@ class ShareSessions:
         if len(self._sessions) >= self._sessions_max:
             raise ApiError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-                f"group.share.max.share.sessions={self._sessions_max}, and so many there are",
+                f"there are already group.share.max.share.sessions={self._sessions_max} share sessions",
             )
         session = self._sessions[group_id, member_id] = ShareSession(group_id, member_id, connection)
         self._of_connection.setdefault(connection, set()).add(session)
@@ -111,7 +111,7 @@ class ShareSessions:
         if len(add) > room and sum(key not in session.partitions for key in add) > room:
             raise ApiError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-                f"fetch.sessions.partitions.max={self._partitions_max}, and so many are being read",
+                f"share sessions read fetch.sessions.partitions.max={self._partitions_max} partitions",
             )
         try:
             session.update(add, forget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.group.streams_group import Located, StreamsBeat, StreamsGroup
 from braidmq.group.streams_member import Endpoint, StreamsHeartbeat, StreamsMember
 from braidmq.group.streams_records import flat, task_ids, topic_message, topology
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 async def streams_group_heartbeat(
-    face: KafkaFace, request: StreamsGroupHeartbeatRequest, asked: Asked
+    face: KafkaFace, request: StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> StreamsGroupHeartbeatResponse:
     """Answered when what it changed is on disk and internal topics it needs are there."""
     try:
-        beat = _beat(request, asked)
+        beat = _beat(request, context)
         answer = await face.broker.coordinator.streams_heartbeat(request.group_id, beat)
     except ApiError as error:
         return StreamsGroupHeartbeatResponse(
@@ -48,14 +48,14 @@ async def streams_group_heartbeat(
     return _answered(answer)
 
 
-def _beat(request: StreamsGroupHeartbeatRequest, asked: Asked) -> StreamsHeartbeat:
+def _beat(request: StreamsGroupHeartbeatRequest, context: RequestContext) -> StreamsHeartbeat:
     _check_supported(request)
     endpoint, tags = request.user_endpoint, request.client_tags
     return StreamsHeartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=asked.client_id,
-        client_host=f"/{asked.host}",
+        client_id=context.client_id,
+        client_host=f"/{context.host}",
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         topology=None if request.topology is None else _topology(request.topology),
@@ -125,7 +125,7 @@ def _endpoint(endpoint: Endpoint) -> messages.streams_groups.Endpoint:
 
 
 def streams_group_describe(
-    face: KafkaFace, request: StreamsGroupDescribeRequest, asked: Asked
+    face: KafkaFace, request: StreamsGroupDescribeRequest, context: RequestContext
 ) -> StreamsGroupDescribeResponse:
     """One result per group asked for."""
     return StreamsGroupDescribeResponse(groups=[_describe(face, group_id) for group_id in request.group_ids])

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from braidmq.config import TOPIC
-from braidmq.faces.kafka.asked import Asked
 from braidmq.faces.kafka.option_owners import topic_levels
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.topics import (
     CreatableTopic,
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 _DEFAULT = -1
 
 
-async def create_topics(face: KafkaFace, request: CreateTopicsRequest, asked: Asked) -> CreateTopicsResponse:
+async def create_topics(
+    face: KafkaFace, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
     repeated = {name for name, count in Counter(topic.name for topic in request.topics).items() if count > 1}
     results = []
     for wanted in request.topics:
         try:
             if wanted.name in repeated:
                 raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} stands in the request twice"
+                    ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} appears twice in the request"
                 )
             results.append(await _create_one(face, wanted, request.validate_only))
         except ApiError as error:
@@ -82,7 +84,7 @@ def _partition_count(face: KafkaFace, wanted: CreatableTopic) -> int:
     if wanted.replication_factor not in (_DEFAULT, 1):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {wanted.name!r}: replication factor {wanted.replication_factor} with 1 broker",
+            f"topic {wanted.name!r}: replication factor {wanted.replication_factor}, but there is 1 broker",
         )
     return face.broker.config.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions
 
@@ -111,7 +113,9 @@ def _check_assignment(face: KafkaFace, name: str, assigned: list[list[int]]) -> 
         )
 
 
-async def delete_topics(face: KafkaFace, request: DeleteTopicsRequest, asked: Asked) -> DeleteTopicsResponse:
+async def delete_topics(
+    face: KafkaFace, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     return DeleteTopicsResponse(responses=[await _delete_one(face, each) for each in wanted])
 
@@ -123,7 +127,7 @@ async def _delete_one(face: KafkaFace, wanted: DeleteTopicState) -> DeletableTop
         if name is None:
             topic = topics.find_by_id(wanted.topic_id)
             if topic is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             name = topic.name
         topic_id = topics.get(name).id
         await face.broker.delete_topic(name)
@@ -138,7 +142,7 @@ async def _delete_one(face: KafkaFace, wanted: DeleteTopicState) -> DeletableTop
 
 
 async def create_partitions(
-    face: KafkaFace, request: CreatePartitionsRequest, asked: Asked
+    face: KafkaFace, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     results = []
     for wanted in request.topics:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
-from braidmq.broker.transactions import OFFSETS_PLACE
-from braidmq.faces.kafka.asked import Asked
+from braidmq.broker.txn_coordinator import OFFSETS_PARTITION
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.txn import views
-from braidmq.txn.events import AddPartitions, End, Place
+from braidmq.txn.events import AddPartitions, End, TopicPartition
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
 _BATCHED_FROM = 4
-Codes = dict[Place, ErrorCode]
+Codes = dict[TopicPartition, ErrorCode]
 
 
 async def add_partitions_to_txn(
-    face: KafkaFace, request: AddPartitionsToTxnRequest, asked: Asked
+    face: KafkaFace, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
     """Partitions take part in a transaction; from a broker, several transactions at once."""
-    if asked.version >= _BATCHED_FROM:
+    if context.version >= _BATCHED_FROM:
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(
                     transactional_id=one.transactional_id,
-                    topic_results=_results(one.topics, await _add(face, one, asked.version)),
+                    topic_results=_results(one.topics, await _add(face, one, context.version)),
                 )
                 for one in request.transactions
             ]
@@ -63,33 +63,37 @@ async def add_partitions_to_txn(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    codes = await _add(face, transaction, asked.version)
+    codes = await _add(face, transaction, context.version)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, codes))
 
 
 async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, version: int) -> Codes:
     """All partitions or none: if one does not exist, nothing is done about the others."""
-    places = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
-    refused = {place: code for place in places if (code := _refusal(face, place)) is not None}
+    partitions = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
+    refused = {
+        topic_partition: code
+        for topic_partition in partitions
+        if (code := _refusal(face, topic_partition)) is not None
+    }
     if refused:
-        return dict.fromkeys(places, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
-    asked = AddPartitions(
+        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+    addition = AddPartitions(
         transaction.transactional_id,
         transaction.producer_id,
         transaction.producer_epoch,
-        frozenset(places),
+        frozenset(partitions),
         version,
     )
     if transaction.verify_only:
-        return face.broker.transactions.transactions.verify(asked)
-    added = await face.broker.transactions.add_partitions(asked)
-    return dict.fromkeys(places, added.code)
+        return face.broker.transactions.transactions.verify(addition)
+    added = await face.broker.transactions.add_partitions(addition)
+    return dict.fromkeys(partitions, added.code)
 
 
-def _refusal(face: KafkaFace, place: Place) -> ErrorCode | None:
+def _refusal(face: KafkaFace, topic_partition: TopicPartition) -> ErrorCode | None:
     """Why a client may not write there; what is the broker's own is answered as Kafka does."""
-    topic = face.broker.topics.find(place[0])
-    if topic is None or not 0 <= place[1] < len(topic.partitions):
+    topic = face.broker.topics.find(topic_partition[0])
+    if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else None
 
@@ -110,15 +114,15 @@ def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPar
 
 
 async def add_offsets_to_txn(
-    face: KafkaFace, request: AddOffsetsToTxnRequest, asked: Asked
+    face: KafkaFace, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
     """A group's offsets take part in a transaction."""
     wanted = AddPartitions(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        frozenset({OFFSETS_PLACE}),
-        asked.version,
+        frozenset({OFFSETS_PARTITION}),
+        context.version,
     )
     try:
         added = await face.broker.transactions.add_offsets(wanted)
@@ -127,7 +131,7 @@ async def add_offsets_to_txn(
     return AddOffsetsToTxnResponse(error_code=int(added.code))
 
 
-async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndTxnResponse:
+async def end_txn(face: KafkaFace, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
     """Commits or aborts; answered when the decision is on disk."""
     ended = await face.broker.transactions.end(
         End(
@@ -135,7 +139,7 @@ async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndT
             request.producer_id,
             request.producer_epoch,
             request.committed,
-            asked.version,
+            context.version,
         )
     )
     return EndTxnResponse(
@@ -144,7 +148,7 @@ async def end_txn(face: KafkaFace, request: EndTxnRequest, asked: Asked) -> EndT
 
 
 def write_txn_markers(
-    face: KafkaFace, request: WriteTxnMarkersRequest, asked: Asked
+    face: KafkaFace, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Refused: with a marker anybody could end any producer's transaction, and fence it.
 
@@ -174,7 +178,7 @@ def write_txn_markers(
 
 
 def describe_transactions(
-    face: KafkaFace, request: DescribeTransactionsRequest, asked: Asked
+    face: KafkaFace, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[_describe(face, named) for named in request.transactional_ids]
@@ -201,7 +205,7 @@ def _describe(face: KafkaFace, transactional_id: str) -> DescribedTransactionSta
 
 
 def list_transactions(
-    face: KafkaFace, request: ListTransactionsRequest, asked: Asked
+    face: KafkaFace, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
     named = None
     if request.transactional_id_pattern:
@@ -209,7 +213,7 @@ def list_transactions(
             named = compile_pattern(request.transactional_id_pattern)
         except ApiError as error:
             return ListTransactionsResponse(error_code=int(error.code))
-    wanted = views.Wanted(
+    wanted = views.TransactionFilter(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
         request.duration_filter,

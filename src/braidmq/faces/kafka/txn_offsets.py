@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from braidmq.broker.admission import Producer
-from braidmq.broker.coordinator import Committer
-from braidmq.faces.kafka.asked import Asked
+from braidmq.broker.group_coordinator import Committer
+from braidmq.broker.txn_gate import TxnProducer
 from braidmq.faces.kafka.commits import entry
-from braidmq.group.offsets import Committed, Place
+from braidmq.faces.kafka.request_context import RequestContext
+from braidmq.group.offsets import Commit, TopicPartition
 from braidmq.log.transactions import Guard
-from braidmq.txn.versions import told
+from braidmq.txn.versions import code_for
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import (
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 _ADDS_FROM = 5
 _RETRIED = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
-Entries = Sequence[tuple[Place, Committed]]
+Entries = Sequence[Commit]
 
 
 async def txn_offset_commit(
-    face: KafkaFace, request: TxnOffsetCommitRequest, asked: Asked
+    face: KafkaFace, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Stores what can be stored; each partition is told what became of it."""
-    refused: dict[Place, ErrorCode] = {}
-    entries: list[tuple[Place, Committed]] = []
+    """Stores what can be stored; each partition gets its own result."""
+    refused: dict[TopicPartition, ErrorCode] = {}
+    entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
     for topic in request.topics:
         for part in topic.partitions:
@@ -45,7 +45,7 @@ async def txn_offset_commit(
                 entries.append(entry(face, face.broker.topics.get(topic.name), part, now_ms))
             except ApiError as error:
                 refused[topic.name, part.partition_index] = error.code
-    code = await _commit(face, request, entries, asked.version) if entries else ErrorCode.NONE
+    code = await _commit(face, request, entries, context.version) if entries else ErrorCode.NONE
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -66,7 +66,7 @@ async def txn_offset_commit(
 async def _commit(
     face: KafkaFace, request: TxnOffsetCommitRequest, entries: Entries, version: int
 ) -> ErrorCode:
-    producer = Producer(
+    producer = TxnProducer(
         request.transactional_id, request.producer_id, request.producer_epoch, version >= _ADDS_FROM
     )
     member = Committer(request.member_id, request.group_instance_id, request.generation_id, version)
@@ -77,7 +77,7 @@ async def _commit(
         """In the very moment of the admission, so that no marker can come between."""
         try:
             if code is not ErrorCode.NONE:
-                raise ApiError(code, "the offsets are not part of a transaction")
+                raise ApiError(code, "the transaction does not include this group's offsets")
             coordinator.commit_in_transaction(request.group_id, batch, guard, entries, done.set_result)
         except ApiError as error:
             done.set_result(error.code)
@@ -89,13 +89,13 @@ async def _commit(
         partition, batch = await coordinator.begin_commit_in_transaction(
             request.group_id, member, producer, entries
         )
-        if face.broker.admission.is_admitted(partition, producer):
+        if face.broker.txn_gate.is_admitted(partition, producer):
             append(ErrorCode.NONE, None)
         else:
-            face.broker.admission.admit(partition, producer, parse_header(batch), append)
+            face.broker.txn_gate.admit(partition, producer, parse_header(batch), append)
         code = await done
     except ApiError as error:
         code = error.code
     if code in _RETRIED:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return told(code, Api.TXN_OFFSET_COMMIT, version)
+    return code_for(code, Api.TXN_OFFSET_COMMIT, version)

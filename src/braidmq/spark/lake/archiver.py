@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from braidmq.client.cluster import Cluster
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.platform.clock import SystemClock
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
@@ -135,7 +135,7 @@ def _publish(cluster: Cluster, job: Archive, snapshot: Snapshot, some: ranges.Ra
     """Commits the lake's positions in these partitions to the group."""
     if job.group is None:
         return
-    groups = Groups(cluster)
+    groups = GroupAdmin(cluster)
     reached = {at: snapshot.positions.get(at.topic, {}).get(at.partition) for at in some}
     known = {at: offset for at, offset in reached.items() if offset is not None}
     if known.items() - groups.committed(job.group).items():

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.errors import first_line
 from braidmq.spark.lake.commits import LakeError
@@ -88,7 +88,7 @@ def replay(
     known = parse_sink(options, streaming=False, overwrite=False)
     assert known.scope is not None
     with open_cluster(bootstrap, client_options or {}) as cluster:
-        decided = bool(Groups(cluster).committed(known.scope, "classic"))
+        decided = bool(GroupAdmin(cluster).committed(known.scope, "classic"))
     as_records(rows, keep_partitions).write.format("braid").options(**options).mode("append").save()
     return not decided
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Consumer, Start
-from braidmq.client.groups import Groups, Position
+from braidmq.client.groups import GroupAdmin, Position
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
@@ -237,7 +237,7 @@ def lags(cluster: Cluster, topics: Iterable[str]) -> list[Lag]:
     Without the ledgers of the Spark sink, whose offsets are batch numbers.
     """
     wanted = set(topics)
-    groups = Groups(cluster)
+    groups = GroupAdmin(cluster)
     found: list[tuple[ListedGroup, Position]] = []
     for group in groups.all():
         if is_ledger(groups.texts(group.group_id, group.group_type).values()):

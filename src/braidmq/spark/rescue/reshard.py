@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braidmq.client.admin import Admin
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.consumer import Start
-from braidmq.client.groups import Groups
+from braidmq.client.groups import GroupAdmin
 from braidmq.client.offsets import list_offsets
 from braidmq.platform.disk import RealDisk
 from braidmq.spark.cluster import open_cluster
@@ -208,7 +208,7 @@ def _refuse_open(job: Reshard, ends: Mapping[int, int]) -> None:
 
 def _ahead(job: Reshard, ends: Mapping[int, int]) -> int:
     with open_cluster(job.bootstrap, job.client_options) as cluster:
-        committed = Groups(cluster).committed(job.group)
+        committed = GroupAdmin(cluster).committed(job.group)
     reached = {at.partition: offset for at, offset in committed.items()}
     return sum(end - reached.get(partition, 0) for partition, end in ends.items())
 
@@ -218,7 +218,7 @@ def switch(
 ) -> list[Translation]:
     """Gives every group of the old topic its offsets in the new one; all records must have been copied."""
     with open_cluster(job.bootstrap, job.client_options) as cluster:
-        groups = Groups(cluster)
+        groups = GroupAdmin(cluster)
         committed, moved = _groups(groups, job)
         for name in moved:
             note(f"group {name} already has offsets in {job.into} and keeps them")
@@ -234,7 +234,7 @@ def switch(
     if not dry_run:
         with open_cluster(job.bootstrap, job.client_options) as cluster:
             for each in found:
-                Groups(cluster).commit(each.group, as_offsets(job.into, each.positions))
+                GroupAdmin(cluster).commit(each.group, as_offsets(job.into, each.positions))
     return found
 
 
@@ -249,7 +249,7 @@ def copies_of(rows: DataFrame) -> DataFrame:
     )
 
 
-def _groups(groups: Groups, job: Reshard) -> tuple[dict[str, dict[int, int]], list[str]]:
+def _groups(groups: GroupAdmin, job: Reshard) -> tuple[dict[str, dict[int, int]], list[str]]:
     """Committed offsets in the old topic by group and partition; and groups with offsets in the new one."""
     committed: dict[str, dict[int, int]] = {}
     moved = []
@@ -265,7 +265,7 @@ def _groups(groups: Groups, job: Reshard) -> tuple[dict[str, dict[int, int]], li
     return committed, moved
 
 
-def _refuse_members(groups: Groups, committed: Mapping[str, object]) -> None:
+def _refuse_members(groups: GroupAdmin, committed: Mapping[str, object]) -> None:
     busy = [name for name in committed if groups.describe(name).members]
     if busy:
         raise RescueError(

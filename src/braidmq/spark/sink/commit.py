@@ -61,7 +61,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from braidmq.client.cluster import Cluster
 from braidmq.client.errors import ClientError
 from braidmq.client.transactional import FENCED, Identity, TransactionalClient
-from braidmq.client.transactions import ONGOING, Transactions
+from braidmq.client.transactions import ONGOING, TransactionAdmin
 from braidmq.spark.sink.ledger import Decision, Ledger, Overtaken, SinkError, TaskWrite
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import DescribedTransactionState
@@ -234,7 +234,7 @@ class BatchCommitter:
             return
 
     def _sweep(self) -> None:
-        for each in Transactions(self._cluster).all(states=[ONGOING]):
+        for each in TransactionAdmin(self._cluster).all(states=[ONGOING]):
             if each.transactional_id.startswith(self._family):
                 self._client.take(each.transactional_id, self._timeout_ms)
 

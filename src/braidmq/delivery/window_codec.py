@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from braidmq.delivery.status import State
+from braidmq.delivery.status import DeliveryState
 
 VERSION = 1
 STATE_BITS = 3
 OFFSET_MAX = 2**63 - 1
 
-_STATES = {int(state): state for state in (State.AVAILABLE, State.ACKED, State.ARCHIVED)}
+_STATES = {
+    int(state): state for state in (DeliveryState.AVAILABLE, DeliveryState.ACKED, DeliveryState.ARCHIVED)
+}
 _START_END = 9
 _VARINT_BITS_MAX = 63
 
@@ -32,7 +34,7 @@ class StoredRun(NamedTuple):
 
     first: int
     last: int
-    state: State
+    state: DeliveryState
     deliveries: int
 
 
@@ -54,7 +56,7 @@ def encode(start_offset: int, runs: Iterable[StoredRun]) -> bytes:
 def decode(content: bytes) -> tuple[int, list[StoredRun]]:
     """Start offset and runs; BadState for anything that `encode` does not give."""
     if len(content) < _START_END or content[0] != VERSION:
-        raise BadState(f"these {len(content)} bytes are no delivery state of version {VERSION}")
+        raise BadState(f"these {len(content)} bytes are not a delivery state of version {VERSION}")
     reached = start_offset = int.from_bytes(content[1:_START_END], "big")
     runs: list[StoredRun] = []
     at = _START_END
@@ -66,7 +68,9 @@ def decode(content: bytes) -> tuple[int, list[StoredRun]]:
         first = reached + distance
         reached = first + length + 1
         if state is None or reached > OFFSET_MAX:
-            raise BadState(f"the run that ends at byte {at} makes no sense")
+            raise BadState(
+                f"the run that ends at byte {at} has an unknown state or ends past the largest offset"
+            )
         runs.append(StoredRun(first, reached - 1, state, packed >> STATE_BITS))
     return start_offset, runs
 
@@ -80,4 +84,4 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return number, at
         shift += 7
-    raise BadState(f"a number is cut or too long at byte {at}")
+    raise BadState(f"the varint that ends at byte {at} is cut off or too long")

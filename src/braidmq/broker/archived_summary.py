@@ -32,7 +32,7 @@ class _Sum:
         self.by_reason[archived.reason] += archived.last - archived.first + 1
 
 
-class GivenUp:
+class ArchivedSummary:
     """Counts archived records and writes the sums to the log."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

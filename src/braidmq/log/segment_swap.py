@@ -5,7 +5,7 @@
     3  rename   base.cleaned.log → base.log: from here on the new file counts
     4  finish   the rename synced, the other old segments removed, that synced, the announcement removed
 
-After a crash with an announcement, `base.cleaned.log` tells what was reached. If it is there, step 3 did not
+After a crash with an announcement, `base.cleaned.log` shows how far it got. If it is there, step 3 did not
 happen and every old segment is whole: the swap is undone. If not, the new file is in place: it is finished.
 """
 
@@ -92,7 +92,7 @@ def recover(disk: Disk, directory: str, names: Sequence[str]) -> list[str]:
     for name in announced:
         base_digits, end_digits, _ = name.split(".")
         swap = Swap(disk, directory, int(base_digits), int(end_digits))
-        # The index may be that of the other file; it is made anew when it is needed.
+        # The index may be that of the other file; it is rebuilt when it is needed.
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             if f"{base_digits}{suffix}" in names:
                 disk.unlink(f"{directory}/{base_digits}{suffix}")
@@ -107,7 +107,7 @@ def recover(disk: Disk, directory: str, names: Sequence[str]) -> list[str]:
 
 
 def replaced(names: Sequence[str]) -> set[int]:
-    """Base offsets of old segments that are still there though the file in their place counts already."""
+    """Base offsets of old segments that are still there though the file that replaces them is valid."""
     found: set[int] = set()
     for name in names:
         if name.endswith(SWAP_SUFFIX) and f"{name[:OFFSET_DIGITS]}{CLEANED_SUFFIX}{LOG_SUFFIX}" not in names:

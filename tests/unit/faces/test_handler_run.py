@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from braidmq.faces.kafka.handling import Handling
+from braidmq.faces.kafka.handler_run import HandlerRun
 
 
 class Outcome:
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.answers: list[object] = []
         self.errors: list[Exception] = []
-        Handling(coroutine, self.answers.append, self.errors.append).step()
+        HandlerRun(coroutine, self.answers.append, self.errors.append).step()
 
 
 async def turns(count: int = 5) -> None:

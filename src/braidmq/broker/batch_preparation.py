@@ -35,7 +35,7 @@ Prepared = tuple[memoryview, BatchHeader]
 """A batch as its topic wants it, and its header."""
 
 
-class BatchForm:
+class BatchPreparer:
     """What the options of a topic say about its batches."""
 
     __slots__ = ("_codec", "_config", "_stamps", "plain")

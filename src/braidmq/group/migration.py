@@ -1,9 +1,9 @@
 """Changing a group over to the new protocol while its members are being restarted one by one.
 
 When the first member of the new protocol comes to a classic group, the group changes over at once, members,
-assignments and all (`upgrade`). Those who still speak the classic protocol go on doing so and do not notice:
+assignments and all (`upgrade`). Members that still speak the classic protocol do not notice:
 their JoinGroup, SyncGroup and Heartbeat are translated here into what a server-assigned group does.
-Generations are member epochs. A join does not wait for others; nobody is told to lead; what comes with the
+Generations are member epochs. A join does not wait for others; there is no leader; what comes with the
 sync is what the server has assigned. When a classic member has to give something up or has got something, its
 heartbeat is answered with REBALANCE_IN_PROGRESS, so it joins again, and says in its subscription what it
 still owns.
@@ -35,8 +35,8 @@ from braidmq.group.events import (
     Join,
     Joined,
     Leaver,
+    MemberProtocol,
     MemberSnapshot,
-    Protocol,
     Reply,
     Sync,
     Synced,
@@ -60,7 +60,7 @@ def can_upgrade(group: ClassicGroup) -> bool:
 
 
 def dismiss(group: ClassicGroup) -> list[Effect]:
-    """Whoever waits in a group that has changed over is told to join again."""
+    """Members that wait in a group that has changed over have to join again."""
     effects: list[Effect] = []
     for one in group.roster.members.values():
         if (token := group.roster.end_join(one)) is not None:
@@ -73,7 +73,7 @@ def dismiss(group: ClassicGroup) -> list[Effect]:
 
 def upgrade(group: ClassicGroup, made: ConsumerGroup, catalog: Catalog, now_ms: int) -> None:
     """Makes `made` what the classic group is, which is left as it was."""
-    # Epochs go on from the generations, so that no member of before can take one for its own.
+    # Epochs continue from the generations, so that no earlier member can take one for its own.
     made.epoch = made.target_epoch = group.generation
     for one in group.roster.members.values():
         member = ConsumerMember(one.member_id)
@@ -85,7 +85,7 @@ def upgrade(group: ClassicGroup, made: ConsumerGroup, catalog: Catalog, now_ms: 
         subscription = _subscription(one.protocols)
         member.topics = frozenset(subscription.topics if subscription is not None else ())
         assigned = _with_ids(read_assignment(one.assignment) or {}, catalog)
-        member.assigned = frozenset(place for place in assigned if place not in made.owners)
+        member.assigned = frozenset(partition for partition in assigned if partition not in made.owners)
         made.adopt(member, now_ms, {})
     made.rewrite_all()
 
@@ -104,7 +104,7 @@ def downgraded(group: ConsumerGroup, catalog: Catalog) -> GroupSnapshot | None:
         _snapshot(group.members[member_id], traits, protocol_name, catalog)
         for member_id, traits in classic.items()
     )
-    # What the members know as their generation, so that they are told to join again and may commit before.
+    # What the members know as their generation, so that they have to join again and may commit before.
     generation = max(member.epoch for member in group.members.values())
     return GroupSnapshot(
         group.group_id, CONSUMER_PROTOCOL_TYPE, generation, protocol_name, members[0].member_id, members
@@ -138,7 +138,7 @@ def join(group: ConsumerGroup, request: Join, new_id: str, catalog: Catalog, now
     """JoinGroup of a member that speaks the classic protocol; answered at once. Raises ApiError."""
     subscription = _subscription(request.protocols)
     if request.protocol_type != CONSUMER_PROTOCOL_TYPE or subscription is None:
-        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group is one of consumers")
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group takes consumers only")
     member = _member_to_join(group, request, new_id)
     if member is None:
         return Joined(ErrorCode.MEMBER_ID_REQUIRED, new_id)
@@ -163,7 +163,7 @@ def join(group: ConsumerGroup, request: Join, new_id: str, catalog: Catalog, now
 
 
 def _member_to_join(group: ConsumerGroup, request: Join, new_id: str) -> ConsumerMember | None:
-    """The member that joins, new or known; None for one that has to be told its id first."""
+    """The member that joins, new or known; None for one that has to learn its id first."""
     if request.instance_id is not None:
         holder = group.static.get(request.instance_id)
         if request.member_id == NO_MEMBER and holder is not None:
@@ -207,14 +207,14 @@ def _assignment(member: ConsumerMember, traits: ClassicTraits, catalog: Catalog)
 def heartbeat(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int
 ) -> ErrorCode:
-    """Heartbeat: REBALANCE_IN_PROGRESS if the member has to join again to be told something."""
+    """Heartbeat: REBALANCE_IN_PROGRESS if the member has to join again to learn something."""
     try:
         member, _ = _check(group, member_id, instance_id, generation)
     except ApiError as error:
         return error.code
     group.extend_session(member, now_ms)
-    behind = member.epoch < group.epoch or member.state is MemberState.UNREVOKED
-    if not behind and not _has_come_free(group, member):
+    outdated = member.epoch < group.epoch or member.state is MemberState.UNREVOKED
+    if not outdated and not _has_come_free(group, member):
         return ErrorCode.NONE
     if member.rebalance_deadline_ms is None:
         group.rebalance_by(member, now_ms + member.rebalance_timeout_ms)
@@ -243,9 +243,11 @@ def _check(
     if instance_id is not None:
         member = group.check_static(member_id, instance_id)
     if member is None or member.classic is None:
-        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no classic member of the group")
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a classic member of the group")
     if generation != member.epoch:
-        raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"generation {generation} is not {member.epoch}")
+        raise ApiError(
+            ErrorCode.ILLEGAL_GENERATION, f"generation {generation} is not the member's, {member.epoch}"
+        )
     return member, member.classic
 
 
@@ -255,7 +257,7 @@ def _has_come_free(group: ConsumerGroup, member: ConsumerMember) -> bool:
     return any(partition not in group.owners for partition in missing)
 
 
-def _subscription(protocols: tuple[Protocol, ...]) -> ConsumerProtocolSubscription | None:
+def _subscription(protocols: tuple[MemberProtocol, ...]) -> ConsumerProtocolSubscription | None:
     return read_subscription(protocols[0].metadata) if protocols else None
 
 

@@ -17,13 +17,13 @@ from functools import partial
 from typing import TypeVar
 
 from braidmq.broker.alarm import Alarm
-from braidmq.broker.coordinator import Coordinator
+from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.topics import Topics
 from braidmq.group.records import OFFSETS_TOPIC
-from braidmq.log.transactions import EndMarker, Outcome
+from braidmq.log.transactions import EndMarker, MarkerType
 from braidmq.platform.clock import Clock
 from braidmq.txn.coordinator import Transactions
 from braidmq.txn.events import (
@@ -36,24 +36,24 @@ from braidmq.txn.events import (
     Initialized,
     Marker,
     Moment,
-    Place,
     Reply,
-    Store,
     Token,
+    TopicPartition,
     WriteMarkers,
+    WriteRecord,
 )
-from braidmq.txn.loading import Loading
+from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.settings import TransactionSettings
-from braidmq.txn.transaction import PREPARED, State
+from braidmq.txn.transaction import PREPARED, TransactionState
 from braidmq.wire.errors import ApiError, ErrorCode
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-OFFSETS_PLACE: Place = (OFFSETS_TOPIC, 0)
+OFFSETS_PARTITION: TopicPartition = (OFFSETS_TOPIC, 0)
 """Where the offsets of every group are."""
 
 FINISH_WAIT_MAX_S = 1.0
-"""How long the next transaction waits for the one before, until its client is told to ask again."""
+"""How long the next transaction waits for the one before it, until its client has to ask again."""
 LOOK_AGAIN_S = 0.05
 
 log = logging.getLogger("braid.transactions")
@@ -70,7 +70,7 @@ class TransactionCoordinator:
         clock: Clock,
         settings: TransactionSettings,
         producer_ids: ProducerIds,
-        groups: Coordinator,
+        groups: GroupCoordinator,
     ) -> None:
         self._topics = topics
         self._topic = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
@@ -89,11 +89,11 @@ class TransactionCoordinator:
 
     async def load(self) -> None:
         """Reads what an earlier run left and finishes what was decided; partitions and groups come first."""
-        loading = Loading()
+        loading = TransactionLoader()
         for record in self._topic.stored():
             loading.record(*record)
         if loading.unreadable:
-            log.warning("%d records of %s could not be read", loading.unreadable, STATE_TOPIC)
+            log.warning("cannot read %d records of %s; they are skipped", loading.unreadable, STATE_TOPIC)
         if loading.transactions:
             await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
@@ -105,23 +105,25 @@ class TransactionCoordinator:
         was done with it. Nobody else would ever end it, and no reader at read_committed get past it.
         """
         going_on = {
-            (one.producer_id, place)
+            (one.producer_id, topic_partition)
             for one in self.transactions
-            if one.state is State.ONGOING or one.state in PREPARED
-            for place in one.places
+            if one.state is TransactionState.ONGOING or one.state in PREPARED
+            for topic_partition in one.partitions
         }
         for partition in partitions:
             transactions = partition.log.producers.transactions
             if transactions is None:
                 continue
-            place = (partition.topic, partition.index)
+            topic_partition = (partition.topic, partition.index)
             for producer_id, _, first_offset in transactions.open_transactions():
-                if (producer_id, place) in going_on:
+                if (producer_id, topic_partition) in going_on:
                     continue
-                log.warning("%s: aborting the transaction at %d, whose end was lost", partition, first_offset)
+                log.warning(
+                    "%s: aborting the transaction at offset %d, whose end was lost", partition, first_offset
+                )
                 epoch = transactions.producer_epoch(producer_id)
                 marker = Marker(producer_id, epoch, False, self.transactions.coordinator_epoch, 0)
-                self.write_marker(place, marker, lambda _: None)
+                self.write_marker(topic_partition, marker, lambda _: None)
 
     def stop(self) -> None:
         """Writes nothing any more; what is decided and not finished is finished at the next start."""
@@ -134,7 +136,7 @@ class TransactionCoordinator:
     # -- what faces ask -------------------------------------------------------------------------
 
     async def init(self, request: Init) -> Initialized:
-        """Gives a transactional id to a producer, fencing whoever had it."""
+        """Gives a transactional id to a producer, fencing the one that had it."""
         await self._topic.open()
         await self._producer_ids.reserve()
         return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
@@ -153,7 +155,7 @@ class TransactionCoordinator:
     async def _added(self, request: AddPartitions, call: Callable[[Token], list[Effect]]) -> Added:
         """Asks until the transaction before is finished, which takes a moment.
 
-        A client is answered before its markers are written. It could be told to ask again, but the stock
+        A client is answered before its markers are written. It could be made to ask again, but the stock
         ones do that after 20 ms and more, in every transaction.
         """
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -187,7 +189,7 @@ class TransactionCoordinator:
             try:
                 then()
             except Exception:
-                log.exception("transactional id %r: one who waited has failed", transactional_id)
+                log.exception("transactional id %r: a callback failed", transactional_id)
 
     async def end(self, request: End) -> Ended:
         """Commits or aborts, after the partitions that were to be added before are added.
@@ -226,63 +228,72 @@ class TransactionCoordinator:
             if isinstance(effect, Reply):
                 assert callable(effect.token)
                 effect.token(effect.answer)
-            elif isinstance(effect, Store):
+            elif isinstance(effect, WriteRecord):
                 self._store(effect)
             else:
                 self._write_markers(effect)
         self._alarm.set(self.transactions.next_deadline())
 
-    def _store(self, store: Store) -> None:
+    def _store(self, store: WriteRecord) -> None:
         def settled(code: ErrorCode) -> None:
             transactions, now = self.transactions, self.now()
             if code is ErrorCode.NONE:
-                self._carry_out(transactions.stored(store.transactional_id, store.ticket, now))
+                self._carry_out(transactions.record_written(store.transactional_id, store.ticket, now))
             else:
-                self._carry_out(transactions.store_failed(store.transactional_id, store.ticket, now))
+                self._carry_out(transactions.record_failed(store.transactional_id, store.ticket, now))
             self._wake(store.transactional_id)
 
         try:
             durable_at = self._topic.append([store.record])
         except ApiError as error:
-            log.error("transactional id %r: a change could not be written: %s", store.transactional_id, error)
+            log.error("transactional id %r: cannot write a change: %s", store.transactional_id, error)
             settled(error.code)
         else:
             self._topic.when_durable(durable_at, settled)
 
     def _write_markers(self, wanted: WriteMarkers) -> None:
-        for place in wanted.places:
-            self.write_marker(place, wanted.marker, self._reporter(wanted, place))
+        for topic_partition in wanted.partitions:
+            self.write_marker(topic_partition, wanted.marker, self._reporter(wanted, topic_partition))
 
-    def _reporter(self, wanted: WriteMarkers, place: Place) -> Callable[[ErrorCode], None]:
+    def _reporter(self, wanted: WriteMarkers, topic_partition: TopicPartition) -> Callable[[ErrorCode], None]:
         transactional_id, marker, _ = wanted
 
         def report(code: ErrorCode) -> None:
             transactions, now = self.transactions, self.now()
             if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                self._carry_out(transactions.markers_written(transactional_id, marker, (place,), now))
+                self._carry_out(
+                    transactions.markers_written(transactional_id, marker, (topic_partition,), now)
+                )
             else:
-                log.error("%s-%d: the marker of %r was not written: %s", *place, transactional_id, code.name)
+                log.error(
+                    "%s-%d: cannot write the marker of %r: %s",
+                    *topic_partition,
+                    transactional_id,
+                    code.name,
+                )
                 transactions.markers_failed(transactional_id, marker, now)
                 self._carry_out(())
 
         return report
 
-    def write_marker(self, place: Place, marker: Marker, then: Callable[[ErrorCode], None]) -> None:
+    def write_marker(
+        self, topic_partition: TopicPartition, marker: Marker, then: Callable[[ErrorCode], None]
+    ) -> None:
         """Ends a transaction in one partition; `then` is called when that is as safe as the topic's records.
 
         UNKNOWN_TOPIC_OR_PARTITION means that there is nothing left to end.
         """
 
         def settled(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE and place == OFFSETS_PLACE:
+            if code is ErrorCode.NONE and topic_partition == OFFSETS_PARTITION:
                 self._groups.groups.decide(marker.producer_id, marker.committed)
             then(code)
 
-        partition = self._partition(place)
+        partition = self._partition(topic_partition)
         if partition is None:
             then(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        outcome = Outcome.COMMIT if marker.committed else Outcome.ABORT
+        outcome = MarkerType.COMMIT if marker.committed else MarkerType.ABORT
         end = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
 
         def write() -> None:
@@ -298,11 +309,11 @@ class TransactionCoordinator:
 
         partition.when_open(write)
 
-    def _partition(self, place: Place) -> Partition | None:
-        topic = self._topics.find(place[0])
-        if topic is None or not 0 <= place[1] < len(topic.partitions):
+    def _partition(self, topic_partition: TopicPartition) -> Partition | None:
+        topic = self._topics.find(topic_partition[0])
+        if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
             return None
-        return topic.partitions[place[1]]
+        return topic.partitions[topic_partition[1]]
 
     def _on_due(self) -> None:
         self._carry_out(self.transactions.tick(self.now()))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from braidmq.group import consumer_records, streams_records
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import ConsumerGroup, ConsumerGroupState
-from braidmq.group.events import Effect, KeyValue, Write
-from braidmq.group.offsets import Place
-from braidmq.group.rebalance import State
+from braidmq.group.events import Effect, KeyValue, WriteRecords
+from braidmq.group.offsets import TopicPartition
+from braidmq.group.rebalance import ClassicGroupState
 from braidmq.group.records import group_key, offset_record
 from braidmq.group.share_group import ShareGroup, ShareGroupState
 from braidmq.group.streams_group import StreamsGroup, StreamsGroupState
@@ -18,14 +18,19 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 WrittenGroup = ConsumerGroup | StreamsGroup
 """Groups whose members the server assigns and writes down."""
 
-EMPTY_STATES = (State.EMPTY, ConsumerGroupState.EMPTY, ShareGroupState.EMPTY, StreamsGroupState.EMPTY)
+EMPTY_STATES = (
+    ClassicGroupState.EMPTY,
+    ConsumerGroupState.EMPTY,
+    ShareGroupState.EMPTY,
+    StreamsGroupState.EMPTY,
+)
 
 
 class Expired(NamedTuple):
     """Offsets to forget, whether the group goes with them, and the tombstones to be written first."""
 
     group_id: str
-    places: list[Place]
+    partitions: list[TopicPartition]
     group_too: bool
     records: tuple[KeyValue, ...]
 
@@ -36,13 +41,13 @@ def written(group: WrittenGroup) -> list[Effect]:
         records = tuple(streams_records.changed_records(group, group.take_changes()))
     else:
         records = tuple(consumer_records.changed_records(group, group.take_changes()))
-    return [Write(records)] if records else []
+    return [WriteRecords(records)] if records else []
 
 
-def after_classic(group_id: str, effects: list[Effect]) -> Write:
+def after_classic(group_id: str, effects: list[Effect]) -> WriteRecords:
     """What a group writes that was a classic one: in one batch, so that a crash leaves one or the other."""
-    records = tuple(record for one in effects if isinstance(one, Write) for record in one.records)
-    return Write(((group_key(group_id), None), *records))
+    records = tuple(record for one in effects if isinstance(one, WriteRecords) for record in one.records)
+    return WriteRecords(((group_key(group_id), None), *records))
 
 
 def ending(group: WrittenGroup) -> tuple[KeyValue, ...]:
@@ -55,13 +60,13 @@ def ending(group: WrittenGroup) -> tuple[KeyValue, ...]:
 def deserted(group: Group) -> bool:
     """Whether nobody is in the group or about to be."""
     if isinstance(group, ClassicGroup):
-        return group.state is State.EMPTY and not group.roster.expected
+        return group.state is ClassicGroupState.EMPTY and not group.roster.expected
     return not group.members
 
 
-def tombstones(group: Group, places: list[Place], group_too: bool) -> tuple[KeyValue, ...]:
+def tombstones(group: Group, partitions: list[TopicPartition], group_too: bool) -> tuple[KeyValue, ...]:
     """The end of these offsets, and of the group if it goes with them."""
-    records = [offset_record(group.group_id, topic, partition, None) for topic, partition in places]
+    records = [offset_record(group.group_id, topic, partition, None) for topic, partition in partitions]
     if group_too and isinstance(group, ClassicGroup):
         records.append((group_key(group.group_id), None))
     elif group_too and isinstance(group, ConsumerGroup):

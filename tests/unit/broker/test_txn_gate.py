@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.admission import Producer
 from braidmq.broker.broker import Broker
 from braidmq.broker.partition import Partition
+from braidmq.broker.txn_gate import TxnProducer
 from braidmq.log.transactions import Guard
 from braidmq.txn.events import Init
 from braidmq.wire.errors import ErrorCode
@@ -19,24 +19,24 @@ from unit.embedded import embedded
 WAIT_S = 20.0
 
 
-async def new_producer(broker: Broker) -> Producer:
+async def new_producer(broker: Broker) -> TxnProducer:
     made = await broker.transactions.init(Init("mine", 60_000))
-    return Producer("mine", made.producer_id, made.producer_epoch, adds=True)
+    return TxnProducer("mine", made.producer_id, made.producer_epoch, adds=True)
 
 
-def admitted(broker: Broker, partition: Partition, producer: Producer) -> asyncio.Future[ErrorCode]:
+def admitted(broker: Broker, partition: Partition, producer: TxnProducer) -> asyncio.Future[ErrorCode]:
     """Puts a batch in line; done when it is let in or refused."""
     told: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     admit(broker, partition, producer, lambda code, _: told.set_result(code))
     return told
 
 
-def admit(broker: Broker, partition: Partition, producer: Producer, then: object) -> None:
+def admit(broker: Broker, partition: Partition, producer: TxnProducer, then: object) -> None:
     batch = build_batch(
         [(None, b"x", (), broker.clock.wall_ms())], base_sequence=0, producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch, transactional=True,
     )  # fmt: skip
-    broker.admission.admit(partition, producer, parse_header(batch), then)  # type: ignore[arg-type]
+    broker.txn_gate.admit(partition, producer, parse_header(batch), then)  # type: ignore[arg-type]
 
 
 def raising(code: ErrorCode, guard: Guard | None) -> None:

@@ -16,7 +16,7 @@ BEATS_PER_SECOND = 200
 COUNT_AGAIN_MS = 1_000
 
 
-class Pace:
+class HeartbeatInterval:
     """One for all groups of a broker; members are counted once a second, when one reports."""
 
     __slots__ = ("_count_members", "_counted_ms", "_settings", "_wanted_ms")
@@ -27,7 +27,7 @@ class Pace:
         self._counted_ms = -COUNT_AGAIN_MS
         self._wanted_ms = 0
 
-    def interval_ms(self, group_id: str, now_ms: int) -> int:
+    def ms_of(self, group_id: str, now_ms: int) -> int:
         if now_ms - self._counted_ms >= COUNT_AGAIN_MS:
             self._counted_ms = now_ms
             self._wanted_ms = self._count_members() * 1000 // BEATS_PER_SECOND

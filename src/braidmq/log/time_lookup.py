@@ -31,7 +31,7 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tup
     """Timestamps and offsets of a batch's records.
 
     The broker does not look into a compressed batch when it takes it. One that cannot be opened stands for
-    its first record, with its newest timestamp: whoever reads from there meets it, and the others after it.
+    its first record, with its newest timestamp: a read from there finds it, and the others after it.
     """
     batch = segment.read(position, header.size)
     try:

@@ -15,7 +15,7 @@ from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartiti
 from braidmq.broker.share_records import (
     DELTAS_MAX,
     STATE_TOPIC,
-    Place,
+    SharePartitionKey,
     StoredWindows,
     delta_key,
     snapshot_key,
@@ -54,9 +54,9 @@ async def fill(broker: Broker, *batches: int) -> Partition:
 
 
 async def opened(broker: Broker, group: str = "workers") -> SharePartition:
-    place = Place(group, broker.topics.get("jobs").id, 0)
-    await broker.sharing.open([place])
-    found = broker.sharing.find(place)
+    key = SharePartitionKey(group, broker.topics.get("jobs").id, 0)
+    await broker.share_delivery.open([key])
+    found = broker.share_delivery.find(key)
     assert found is not None
     await readable(found.partition)
     return found
@@ -65,7 +65,7 @@ async def opened(broker: Broker, group: str = "workers") -> SharePartition:
 def acquire(
     broker: Broker, part: SharePartition, member: str = "ada", records_max: int = ALL, exact: bool = False
 ) -> Delivered:
-    return broker.sharing.acquire(part, member, AnswerLimits(records_max, ALL, exact))
+    return broker.share_delivery.acquire(part, member, AnswerLimits(records_max, ALL, exact))
 
 
 def ranges(delivered: Delivered) -> list[tuple[int, int, int]]:
@@ -84,8 +84,8 @@ def base_offsets(delivered: Delivered) -> list[int]:
 async def judge(
     broker: Broker, part: SharePartition, first: int, last: int, verdict: Verdict, member: str = "ada"
 ) -> None:
-    broker.sharing.acknowledge(part, member, [Acknowledgement(first, last, (verdict,))])
-    await broker.sharing.save([part])
+    broker.share_delivery.acknowledge(part, member, [Acknowledgement(first, last, (verdict,))])
+    await broker.share_delivery.save([part])
 
 
 def test_a_record_is_handed_to_one_member_only_and_limits_round_up_to_a_batch(tmp_path: Path) -> None:
@@ -175,9 +175,11 @@ def test_many_changes_are_found_again_over_snapshots_and_deltas(tmp_path: Path) 
         part = await opened(broker)
         acquire(broker, part)
         for offset in range(1, count, 2):
-            broker.sharing.acknowledge(part, "ada", [Acknowledgement(offset, offset, (Verdict.ACCEPT,))])
-            broker.sharing.append([part])
-        await broker.sharing.save([part])
+            broker.share_delivery.acknowledge(
+                part, "ada", [Acknowledgement(offset, offset, (Verdict.ACCEPT,))]
+            )
+            broker.share_delivery.append([part])
+        await broker.share_delivery.save([part])
 
     async def after(broker: Broker) -> None:
         assert broker.topics.get(STATE_TOPIC).config.compacts
@@ -365,12 +367,12 @@ def test_a_deleted_topic_and_a_deleted_group_leave_nothing_behind(tmp_path: Path
         await opened(broker, "others")
         broker.coordinator.groups.add_share("others")
         assert await broker.delete_group("others") is ErrorCode.NONE
-        assert [part.place.group_id for part in broker.sharing] == ["workers"]
+        assert [part.key.group_id for part in broker.share_delivery] == ["workers"]
         await broker.delete_topic("jobs")
-        assert list(broker.sharing) == []
+        assert list(broker.share_delivery) == []
 
     async def after(broker: Broker) -> None:
-        assert list(broker.sharing) == []
+        assert list(broker.share_delivery) == []
         assert list(broker.coordinator.groups) == []
 
     tell(tmp_path, before, after)
@@ -385,7 +387,7 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
         await broker.topics.delete("jobs")
 
     async def after(broker: Broker) -> None:
-        assert list(broker.sharing) == []
+        assert list(broker.share_delivery) == []
         assert broker.topics.get(STATE_TOPIC).partitions[0].log.end_offset == 1 + 1 + DELTAS_MAX
 
     tell(tmp_path, before, after)
@@ -398,7 +400,7 @@ def test_state_of_a_topic_that_is_set_aside_is_kept(tmp_path: Path) -> None:
 
     async def other(broker: Broker) -> None:
         topic = await broker.topics.create("other", 1, {})
-        await broker.sharing.open([Place("workers", topic.id, 0)])
+        await broker.share_delivery.open([SharePartitionKey("workers", topic.id, 0)])
         kept.append(journal.read_bytes())
 
     async def before(broker: Broker) -> None:
@@ -459,18 +461,18 @@ def test_options_of_a_group_count_at_once_and_stay(tmp_path: Path) -> None:
 
 def test_the_stored_form_survives_compaction_and_strange_keys() -> None:
     """C1 L9: a delta whose snapshot is gone is void; a tombstone forgets; other keys are counted."""
-    place, other = Place("g:é", b"t" * 16, 7), Place("g", b"u" * 16, 0)
+    one, other = SharePartitionKey("g:é", b"t" * 16, 7), SharePartitionKey("g", b"u" * 16, 0)
     found = StoredWindows()
     records = [
-        (delta_key(place, 3), b"void"),
-        (snapshot_key(place), b"whole"),
-        (delta_key(place, 0), b"change"),
+        (delta_key(one, 3), b"void"),
+        (snapshot_key(one), b"whole"),
+        (delta_key(one, 0), b"change"),
         (snapshot_key(other), b"gone"),
         *tombstones(other),
         (b"", b"x"),
-        (snapshot_key(place) + b"!", b"x"),
+        (snapshot_key(one) + b"!", b"x"),
     ]
     for key, value in records:
         found.record(key, value)
-    assert found.windows == {place: (b"whole", [b"change"])}
+    assert found.windows == {one: (b"whole", [b"change"])}
     assert found.unreadable == 2

@@ -2,8 +2,8 @@
 
 `braidmq.group` decides; this module writes down what it decides, and answers when that is durable. Records
 go to the internal, compacted topic `__consumer_offsets` in Kafka's own format; on start they are read back
-in order. A reply is sent once everything that its group has written before is on disk, whoever caused that: a
-follower is not told of an assignment that a crash could take back, though its leader brought it.
+in order. A reply is sent once everything that its group has written before is on disk, no matter which member
+caused it: a follower does not get an assignment that a crash could take back, though its leader brought it.
 
 The internal topic is made when the first group appears, so a broker without groups never has it.
 """
@@ -30,29 +30,29 @@ from braidmq.group.events import (
     KeyValue,
     Leaver,
     Reply,
-    Store,
     Sync,
     Synced,
-    Write,
+    WriteRecords,
+    WriteSnapshot,
 )
 from braidmq.group.groups import Groups
-from braidmq.group.loading import Loading
-from braidmq.group.offsets import Committed, Place
+from braidmq.group.loading import GroupLoader
+from braidmq.group.offsets import Commit, TopicPartition
 from braidmq.group.records import OFFSETS_TOPIC, group_record, offset_record
 from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_group import StreamsBeat, StreamsOptions
 from braidmq.group.streams_member import StreamsHeartbeat
-from braidmq.group.streams_topology import ApplicationTopic, Status, StatusCode
-from braidmq.log.transactions import Guard, Outcome, parse_end_marker
+from braidmq.group.streams_topology import ApplicationTopic, StatusCode, TopologyStatus
+from braidmq.log.transactions import Guard, MarkerType, parse_end_marker
 from braidmq.platform.clock import Clock
 from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header, records
 
 if TYPE_CHECKING:
-    from braidmq.broker.admission import Producer
     from braidmq.broker.partition import DurableCallback, Partition
     from braidmq.broker.topics import Topics
+    from braidmq.broker.txn_gate import TxnProducer
 
 log = logging.getLogger("braid.groups")
 
@@ -69,7 +69,7 @@ class Committer(NamedTuple):
     version: int
 
 
-class Coordinator:
+class GroupCoordinator:
     """Coordinates every group of this broker."""
 
     def __init__(
@@ -97,10 +97,10 @@ class Coordinator:
 
     def load(self) -> None:
         """Reads the groups of an earlier run; blocks, before clients are accepted."""
-        loading = Loading()
+        loading = GroupLoader()
         for header, batch in self._topic.batches():
             if (marker := parse_end_marker(batch)) is not None:
-                loading.marker(marker.producer_id, marker.outcome is Outcome.COMMIT)
+                loading.marker(marker.producer_id, marker.outcome is MarkerType.COMMIT)
                 continue
             producer_id = header.producer_id if header.is_transactional else None
             for record in records(batch):
@@ -108,7 +108,7 @@ class Coordinator:
                     loading.record(record.key, record.value, producer_id)
         self.groups.load(loading, self.now_ms(), self._clock.wall_ms())
         if loading.unreadable:
-            log.warning("%d records of %s could not be read", loading.unreadable, OFFSETS_TOPIC)
+            log.warning("cannot read %d records of %s; they are skipped", loading.unreadable, OFFSETS_TOPIC)
         self._set_timer()
 
     async def open(self) -> None:
@@ -149,7 +149,7 @@ class Coordinator:
         now_ms = self.now_ms()
         group = self.groups.find(group_id)
         if isinstance(group, ConsumerGroup) and group.is_steady(beat, self._catalog.version, now_ms):
-            return self.groups.pace.interval_ms(group_id, now_ms)
+            return self.groups.interval.ms_of(group_id, now_ms)
         return None
 
     async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
@@ -170,8 +170,8 @@ class Coordinator:
         failures = [error for topic in answer.to_create if (error := await self._create(topic)) is not None]
         if not failures:
             return answer
-        log.warning("group %s: internal topics could not be created: %s", group_id, "; ".join(failures))
-        failed = Status(StatusCode.MISSING_INTERNAL_TOPICS, "; ".join(failures))
+        log.warning("group %s: cannot create internal topics: %s", group_id, "; ".join(failures))
+        failed = TopologyStatus(StatusCode.MISSING_INTERNAL_TOPICS, "; ".join(failures))
         others = (one for one in answer.statuses if one.code is not StatusCode.MISSING_INTERNAL_TOPICS)
         return answer._replace(statuses=(*others, failed))
 
@@ -193,7 +193,7 @@ class Coordinator:
             if durable_at is not None:
                 await self._topic.durable(durable_at)
         except ApiError:
-            self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
+            self._carry_out(group_id, self.groups.write_failed(group_id, self.now_ms()))
             raise
 
     def share_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
@@ -204,18 +204,18 @@ class Coordinator:
 
     # -- offsets --------------------------------------------------------------------------------
 
-    async def commit(
-        self, group_id: str, member: Committer, entries: Sequence[tuple[Place, Committed]]
-    ) -> None:
+    async def commit(self, group_id: str, member: Committer, entries: Sequence[Commit]) -> None:
         """Stores offsets; on disk and visible on return. ApiError when the group refuses."""
         await self.open()
         self.groups.check_commit(
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
-            (place for place, _ in entries),
+            (topic_partition for topic_partition, _ in entries),
         )  # fmt: skip
         self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()
-        changes = [offset_record(group_id, *place, committed) for place, committed in entries]
+        changes = [
+            offset_record(group_id, *topic_partition, committed) for topic_partition, committed in entries
+        ]
         if changes:
             self._committing[group_id] += 1
             try:
@@ -226,7 +226,11 @@ class Coordinator:
         table.commit_all(entries)
 
     async def begin_commit_in_transaction(
-        self, group_id: str, member: Committer, producer: Producer, entries: Sequence[tuple[Place, Committed]]
+        self,
+        group_id: str,
+        member: Committer,
+        producer: TxnProducer,
+        entries: Sequence[Commit],
     ) -> tuple[Partition, bytearray]:
         """The batch of offsets that count when the producer's transaction commits, and where it belongs.
 
@@ -235,11 +239,13 @@ class Coordinator:
         await self.open()
         self.groups.check_commit(
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
-            (place for place, _ in entries), transactional=True,
+            (topic_partition for topic_partition, _ in entries), transactional=True,
         )  # fmt: skip
         self.groups.check_offsets(group_id, entries, self.now_ms())
         self._set_timer()
-        changes = [offset_record(group_id, *place, committed) for place, committed in entries]
+        changes = [
+            offset_record(group_id, *topic_partition, committed) for topic_partition, committed in entries
+        ]
         batch = self._topic.transactional_batch(changes, producer.producer_id, producer.producer_epoch)
         return self._topic.partition, batch
 
@@ -248,7 +254,7 @@ class Coordinator:
         group_id: str,
         batch: bytearray,
         guard: Guard | None,
-        entries: Sequence[tuple[Place, Committed]],
+        entries: Sequence[Commit],
         then: DurableCallback,
     ) -> None:
         """Appends what `begin_commit_in_transaction` gave. ApiError if the transaction does not take it.
@@ -261,15 +267,17 @@ class Coordinator:
 
         def enter(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                for place, committed in entries:
-                    self.groups.commit_undecided(group_id, producer_id, *place, committed, self.now_ms())
+                for topic_partition, committed in entries:
+                    self.groups.commit_undecided(
+                        group_id, producer_id, *topic_partition, committed, self.now_ms()
+                    )
             then(code)
 
         self._topic.when_durable(end, enter)
 
-    async def delete_offsets(self, group_id: str, places: Sequence[Place]) -> None:
-        await self._write([offset_record(group_id, *place, None) for place in places])
-        self.groups.offsets(group_id).forget(places)
+    async def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        await self._write([offset_record(group_id, *topic_partition, None) for topic_partition in partitions])
+        self.groups.offsets(group_id).forget(partitions)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         code, tombstones = self.groups.delete(group_id)
@@ -286,18 +294,22 @@ class Coordinator:
         """
         await self._topic.settled()
         of_group = {
-            group.group_id: places
+            group.group_id: partitions
             for group in self.groups
-            if (places := self.groups.offsets(group.group_id).of_topic(topic))
+            if (partitions := self.groups.offsets(group.group_id).of_topic(topic))
         }
-        changes = [offset_record(name, *place, None) for name, places in of_group.items() for place in places]
+        changes = [
+            offset_record(name, *topic_partition, None)
+            for name, partitions in of_group.items()
+            for topic_partition in partitions
+        ]
         durable_at = None
         for at in range(0, len(changes), TOMBSTONES_PER_BATCH):
             durable_at = self._topic.append(changes[at : at + TOMBSTONES_PER_BATCH])
         if durable_at is not None:
             await self._topic.durable(durable_at)
-        for group_id, places in of_group.items():
-            self.groups.offsets(group_id).forget(places)
+        for group_id, partitions in of_group.items():
+            self.groups.offsets(group_id).forget(partitions)
 
     async def expire(self) -> None:
         """Forgets offsets past their retention, and groups that have nothing left.
@@ -314,12 +326,12 @@ class Coordinator:
     # -- effects --------------------------------------------------------------------------------
 
     def _carry_out(self, group_id: str, effects: Sequence[Effect]) -> None:
-        """Performs effects; a group whose change could not be written is told so, and answers its members."""
+        """Performs effects; a group whose change could not be written hears of it and answers its members."""
         try:
             self._perform(group_id, effects)
         except ApiError as error:
-            log.error("group %s: a change could not be written: %s", group_id, error.message)
-            for effect in self.groups.store_failed(group_id, self.now_ms()):
+            log.error("group %s: cannot write a change: %s", group_id, error.message)
+            for effect in self.groups.write_failed(group_id, self.now_ms()):
                 if isinstance(effect, Reply):
                     _settle(effect, ErrorCode.NONE)
 
@@ -327,7 +339,7 @@ class Coordinator:
         """Does what a group asked for, in order: a reply waits for the group's writes before it.
 
         Returns the offset at which all of it is durable, None where that is so already. ApiError if it could
-        not be: those who waited have been told, and the group is to be told with `store_failed`.
+        not be: those who waited have their answer, and the caller reports it with `write_failed`.
         """
         durable_at = self._not_durable_before(group_id)
         failure: ApiError | None = None
@@ -353,8 +365,8 @@ class Coordinator:
             del written_to[next(iter(written_to))]
         return written_to.get(group_id)
 
-    def _changes(self, effect: Store | Write) -> Sequence[KeyValue]:
-        if isinstance(effect, Write):
+    def _changes(self, effect: WriteSnapshot | WriteRecords) -> Sequence[KeyValue]:
+        if isinstance(effect, WriteRecords):
             return effect.records
         return (group_record(effect.snapshot, self._clock.wall_ms()),)
 
@@ -368,7 +380,7 @@ class Coordinator:
             def on_durable(code: ErrorCode) -> None:
                 _settle(reply, code)
                 if code is not ErrorCode.NONE:
-                    self._carry_out(group_id, self.groups.store_failed(group_id, self.now_ms()))
+                    self._carry_out(group_id, self.groups.write_failed(group_id, self.now_ms()))
 
             self._topic.when_durable(durable_at, on_durable)
 

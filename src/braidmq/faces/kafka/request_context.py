@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Asked(NamedTuple):
+class RequestContext(NamedTuple):
     """The version a client speaks, what it calls itself, where it is, and the connection it uses."""
 
     version: int

@@ -12,9 +12,9 @@ from kio.serial import entity_reader
 
 from braidmq.group.consumer_group import ConsumerGroup
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, Joined, Leaver, Protocol, Reply, Sync, Synced, Write
+from braidmq.group.events import Join, Joined, Leaver, MemberProtocol, Reply, Sync, Synced, WriteRecords
 from braidmq.group.groups import Groups
-from braidmq.group.loading import Loading
+from braidmq.group.loading import GroupLoader
 from braidmq.group.settings import GroupSettings
 from braidmq.group.subscription import (
     ConsumerProtocolSubscription,
@@ -56,7 +56,7 @@ class Classic:
     owned: list[int] = field(default_factory=list)
 
     def join(self, keeps: list[int] | None = None) -> Joined:
-        protocols = (Protocol("cooperative-sticky", told(self.owned if keeps is None else keeps)),)
+        protocols = (MemberProtocol("cooperative-sticky", told(self.owned if keeps is None else keeps)),)
         request = Join(
             self.member_id, self.name, "/h", 10_000, 60_000, "consumer", protocols, self.instance, version=3
         )
@@ -112,7 +112,7 @@ def test_members_of_both_protocols_share_a_group() -> None:
     groups = new_groups()
     old = stable_classic(groups)
     new, effects = groups.consumer_heartbeat("g", heartbeat("new", 0), 0)
-    assert any(isinstance(one, Write) for one in effects)
+    assert any(isinstance(one, WriteRecords) for one in effects)
     assert (new.member_epoch, new.assignment) == (2, frozenset())
     assert old.beat() is ErrorCode.REBALANCE_IN_PROGRESS
     answer = old.join()
@@ -139,7 +139,7 @@ def test_the_last_classic_member_goes_and_the_group_is_wholly_new() -> None:
     groups.consumer_heartbeat("g", heartbeat("new", 0), 0)
     code, codes, effects = groups.leave("g", [Leaver(old.member_id), Leaver("eve")], 0)
     assert (code, codes) == (ErrorCode.NONE, [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID])
-    assert any(isinstance(one, Write) for one in effects)
+    assert any(isinstance(one, WriteRecords) for one in effects)
     new, _ = groups.consumer_heartbeat("g", heartbeat("new", 2), 0)
     assert new.assignment is not None
     assert len(new.assignment) == 6
@@ -175,7 +175,14 @@ def test_a_newcomer_may_still_be_classic() -> None:
     groups = new_groups()
     stable_classic(groups)
     waiting = Join(
-        "", "late", "/h", 10_000, 60_000, "consumer", (Protocol("cooperative-sticky", told([])),), version=3
+        "",
+        "late",
+        "/h",
+        10_000,
+        60_000,
+        "consumer",
+        (MemberProtocol("cooperative-sticky", told([])),),
+        version=3,
     )
     assert groups.join("g", waiting, "late", 0) == []
     _, effects = groups.consumer_heartbeat("g", heartbeat("new", 0), 0)
@@ -186,22 +193,29 @@ def test_a_newcomer_may_still_be_classic() -> None:
     assert late.join().code is ErrorCode.NONE
     assert late.sync().code is ErrorCode.NONE
     asks = Join(
-        "", "c", "/h", 10_000, 60_000, "consumer", (Protocol("cooperative-sticky", told([])),), version=9
+        "",
+        "c",
+        "/h",
+        10_000,
+        60_000,
+        "consumer",
+        (MemberProtocol("cooperative-sticky", told([])),),
+        version=9,
     )
     (reply,) = [one for one in groups.join("g", asks, 1, 0) if isinstance(one, Reply)]
     assert reply.answer.code is ErrorCode.MEMBER_ID_REQUIRED
-    other = Join("", "c", "/h", 10_000, 60_000, "connect", (Protocol("range", b""),), version=3)
+    other = Join("", "c", "/h", 10_000, 60_000, "connect", (MemberProtocol("range", b""),), version=3)
     (reply,) = [one for one in groups.join("g", other, 1, 0) if isinstance(one, Reply)]
     assert reply.answer.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_mixed_group_is_loaded_with_its_classic_members() -> None:
     """C6: they go on with their heartbeats after a restart of the broker."""
-    groups, loading = new_groups(), Loading()
+    groups, loading = new_groups(), GroupLoader()
     old = stable_classic(groups)
     _, effects = groups.consumer_heartbeat("g", heartbeat("new", 0), 0)
     for effect in effects:
-        if isinstance(effect, Write):
+        if isinstance(effect, WriteRecords):
             for record in effect.records:
                 loading.record(*record)
     old.groups = new_groups()

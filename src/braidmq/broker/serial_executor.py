@@ -8,7 +8,7 @@ from collections.abc import Callable
 from braidmq.broker.group_commit import DiskThreads, Done
 
 
-class InTurn:
+class SerialExecutor:
     """Hands jobs to threads one after the other, in the order in which they came."""
 
     def __init__(self, threads: DiskThreads) -> None:

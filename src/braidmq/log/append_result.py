@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """What became of a batch."""
 
     base_offset: int

@@ -16,7 +16,7 @@ Answered = Callable[[Any], None]
 Failed = Callable[[Exception], None]
 
 
-class Handling:
+class HandlerRun:
     """One request under way."""
 
     __slots__ = ("_answered", "_coroutine", "_failed")
@@ -36,7 +36,7 @@ class Handling:
             self._failed(error)
         else:
             if awaited is None:
-                # asyncio.sleep(0): whoever else has something to do comes first.
+                # asyncio.sleep(0): everything else that is ready runs first.
                 asyncio.get_running_loop().call_soon(self.step)
             else:
                 # A future sets this when it is awaited; who drives the coroutine takes note by clearing it.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-from braidmq.faces.kafka.asked import Asked
+from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.messages.metadata import OPERATIONS_NOT_ASKED_FOR
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """What access rules speak of, by Kafka's numbers; the number is also the bit."""
 
     READ = 3
@@ -31,36 +31,36 @@ class Securable(Enum):
     """What access rules protect, with the operations that apply to it."""
 
     TOPIC = (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
     )
     GROUP = (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
     )
     CLUSTER = (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
     )
 
 
 _APPLICABLE = {each: sum(1 << operation for operation in each.value) for each in Securable}
 
 
-def authorized_operations(securable: Securable, name: str, asked: Asked, *, wanted: bool) -> int:
-    """The bits of what the client of `asked` may do with the one called `name`, if the request wants them."""
+def authorized_operations(securable: Securable, name: str, context: RequestContext, *, wanted: bool) -> int:
+    """The operations the client may do on `name`, as bits, if the request wants them."""
     return _APPLICABLE[securable] if wanted else OPERATIONS_NOT_ASKED_FOR

@@ -21,7 +21,7 @@ class VerifiedRanges:
         self.damaged: dict[int, Damage] = {}
         """Batches that failed, by their positions."""
         self.unreadable: tuple[int, OSError] | None = None
-        """Where the disk last refused, until a reader has been told."""
+        """Where the disk last refused, until a reader has got the error."""
 
     def reach(self, position: int) -> tuple[int, int] | None:
         """Where the checked range around `position` ends, and the offset of the batch there."""

@@ -5,29 +5,36 @@ first record is handed out, verdicts before they are confirmed, and what came ba
 That a record was handed out is written with the next of these: a crash in between may cost a delivery count,
 never an acknowledgement. On start the windows are read back, and nobody holds anything.
 
-One timer serves all windows: it stands at the earliest time at which somebody's lock ends.
+One timer serves all windows: it is set to the earliest time at which a lock ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from braidmq.broker.given_up import GivenUp
+from braidmq.broker.alarm import Alarm
+from braidmq.broker.archived_summary import ArchivedSummary
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.opening import opened
 from braidmq.broker.partition import Partition
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
-from braidmq.broker.share_records import STATE_TOPIC, Place, StoredWindow, StoredWindows, tombstones
+from braidmq.broker.share_records import (
+    STATE_TOPIC,
+    SharePartitionKey,
+    StoredWindow,
+    StoredWindows,
+    tombstones,
+)
 from braidmq.broker.topics import Topics
+from braidmq.deadlines import Deadlines
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
-from braidmq.delivery.stored import BadState
 from braidmq.delivery.window import DeliveryWindow
+from braidmq.delivery.window_codec import BadState
 from braidmq.platform.clock import Clock
-from braidmq.reset import Kind, Reset
+from braidmq.reset import Reset, ResetKind
 from braidmq.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger("braid.share")
@@ -45,22 +52,19 @@ class ShareOptions(NamedTuple):
     """Whether it gets records of transactions only when they are committed."""
 
 
-class Sharing:
+class ShareDelivery:
     """All windows of this broker."""
 
     def __init__(self, topics: Topics, clock: Clock, options_of: Callable[[str], ShareOptions]) -> None:
         self._topics = topics
         self._clock = clock
         self._options_of = options_of
-        self._loop = asyncio.get_running_loop()
         self._state = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
-        self._parts: dict[Place, SharePartition] = {}
+        self._parts: dict[SharePartitionKey, SharePartition] = {}
         self._opening = asyncio.Lock()
-        self._alarms: list[tuple[int, Place]] = []
-        self._alarm_of: dict[Place, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
-        self._given_up = GivenUp(self._loop)
+        self._deadlines: Deadlines[SharePartitionKey] = Deadlines()
+        self._alarm = Alarm(clock, self._on_due)
+        self._archived = ArchivedSummary(asyncio.get_running_loop())
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -74,99 +78,99 @@ class Sharing:
     def load(self) -> frozenset[str]:
         """Reads the windows of an earlier run, before clients are accepted; the groups that have some."""
         found = StoredWindows()
-        for key, value in self._state.stored():
-            found.record(key, value)
+        for record_key, value in self._state.stored():
+            found.record(record_key, value)
         if found.unreadable:
-            log.warning("%d records of %s could not be read", found.unreadable, STATE_TOPIC)
-        for place, stored in found.windows.items():
-            partition = self._partition(place)
+            log.warning("cannot read %d records of %s; they are skipped", found.unreadable, STATE_TOPIC)
+        for key, stored in found.windows.items():
+            partition = self._partition(key)
             if partition is None:
                 # The broker went down between deleting the topic and forgetting what was kept for it.
                 # Without a record of that the topic may be set aside, and come back.
-                if self._topics.was_deleted(place.topic_id):
-                    self._state.append(tombstones(place))
+                if self._topics.was_deleted(key.topic_id):
+                    self._state.append(tombstones(key))
             else:
-                committed = self._options_of(place.group_id).committed
-                window = self._restore(place, stored)
-                part = self._parts[place] = SharePartition(place, partition, window, committed)
-                self._set_alarm(part)
-        return frozenset(place.group_id for place in self._parts)
+                committed = self._options_of(key.group_id).committed
+                window = self._restore(key, stored)
+                part = self._parts[key] = SharePartition(key, partition, window, committed)
+                self._set_deadline(part)
+        return frozenset(key.group_id for key in self._parts)
 
-    def _restore(self, place: Place, stored: StoredWindow) -> DeliveryWindow:
-        limits = self._options_of(place.group_id).limits
+    def _restore(self, key: SharePartitionKey, stored: StoredWindow) -> DeliveryWindow:
+        limits = self._options_of(key.group_id).limits
         try:
             return DeliveryWindow.restore(stored.snapshot, stored.deltas, limits, self.now_ms())
         except BadState as error:
             # Batches have checksums, so this is a mistake of ours; a group that reads again loses nothing.
-            log.error("group %s: delivery state cannot be read, it begins anew: %s", place.group_id, error)
+            log.error("group %s: cannot read its delivery state, starting over: %s", key.group_id, error)
             return DeliveryWindow(0, limits)
 
     def stop(self) -> None:
         """Takes nothing back any more; after the next start nobody holds anything."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._given_up.write()
+        self._alarm.stop()
+        self._archived.write()
 
     # -- windows --------------------------------------------------------------------------------
 
-    def find(self, place: Place) -> SharePartition | None:
+    def find(self, key: SharePartitionKey) -> SharePartition | None:
         """The window, unless there is none or the topic is being deleted."""
-        part = self._parts.get(place)
-        return part if part is not None and self._partition(place) is part.partition else None
+        part = self._parts.get(key)
+        return part if part is not None and self._partition(key) is part.partition else None
 
     def of_group(self, group_id: str) -> list[SharePartition]:
-        return [part for part in self._parts.values() if part.place.group_id == group_id]
+        return [part for part in self._parts.values() if part.key.group_id == group_id]
 
-    async def open(self, places: Iterable[Place]) -> None:
+    async def open(self, keys: Iterable[SharePartitionKey]) -> None:
         """Opens the partitions, and makes the windows that are not there yet; those are on disk on return."""
-        places = list(places)
-        await opened(found for place in places if (found := self._partition(place)) is not None)
-        missing = [place for place in places if place not in self._parts]
+        keys = list(keys)
+        await opened(found for key in keys if (found := self._partition(key)) is not None)
+        missing = [key for key in keys if key not in self._parts]
         if not missing:
             return
         await self._state.open()
         async with self._opening:
             made = []
-            for place in missing:
-                partition = self._partition(place)
-                if place not in self._parts and partition is not None:
-                    made.append(self._begin(place, partition))
+            for key in missing:
+                partition = self._partition(key)
+                if key not in self._parts and partition is not None:
+                    made.append(self._begin(key, partition))
             await self.save(made)
             for part in made:
-                if self._partition(part.place) is not None:
-                    self._parts[part.place] = part
+                if self._partition(part.key) is not None:
+                    self._parts[part.key] = part
 
-    def _begin(self, place: Place, partition: Partition) -> SharePartition:
-        options = self._options_of(place.group_id)
+    def _begin(self, key: SharePartitionKey, partition: Partition) -> SharePartition:
+        options = self._options_of(key.group_id)
         window = DeliveryWindow(self._first_offset(partition, options.reset), options.limits)
-        return SharePartition(place, partition, window, options.committed)
+        return SharePartition(key, partition, window, options.committed)
 
     def _first_offset(self, partition: Partition, reset: Reset) -> int:
-        if reset.kind is Kind.EARLIEST:
+        if reset.kind is ResetKind.EARLIEST:
             return partition.log.start_offset
-        if reset.kind is Kind.BY_DURATION:
+        if reset.kind is ResetKind.BY_DURATION:
             found = partition.log.offset_for_time(max(0, self._clock.wall_ms() - reset.age_ms))
             if found is not None:
                 return min(found[1], partition.high_watermark)
         return partition.high_watermark
 
-    async def move(self, place: Place, offset: int) -> None:
+    async def move(self, key: SharePartitionKey, offset: int) -> None:
         """Lets the group begin at `offset`, whatever it has settled."""
-        partition = self._partition(place)
+        partition = self._partition(key)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {place.partition}")
-        options = self._options_of(place.group_id)
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {key.partition}"
+            )
+        options = self._options_of(key.group_id)
         await self._state.open()
-        part = SharePartition(place, partition, DeliveryWindow(offset, options.limits), options.committed)
+        part = SharePartition(key, partition, DeliveryWindow(offset, options.limits), options.committed)
         await self.save([part])
-        self._parts[place] = part
+        self._parts[key] = part
 
-    def _partition(self, place: Place) -> Partition | None:
-        topic = self._topics.find_by_id(place.topic_id)
-        if topic is None or not 0 <= place.partition < len(topic.partitions):
+    def _partition(self, key: SharePartitionKey) -> Partition | None:
+        topic = self._topics.find_by_id(key.topic_id)
+        if topic is None or not 0 <= key.partition < len(topic.partitions):
             return None
-        return topic.partitions[place.partition]
+        return topic.partitions[key.partition]
 
     def relimit(self, group_id: str) -> None:
         """The group's options have changed."""
@@ -223,12 +227,12 @@ class Sharing:
         try:
             self.append(parts)
         except ApiError as error:
-            log.error("delivery state could not be written, it is tried again: %s", error)
+            log.error("cannot write delivery state, trying again: %s", error)
 
     def _after(self, part: SharePartition) -> None:
         for archived in part.take_archived():
-            self._given_up.note(part.place.group_id, part.partition, archived)
-        self._set_alarm(part)
+            self._archived.note(part.key.group_id, part.partition, archived)
+        self._set_deadline(part)
 
     # -- forgetting -----------------------------------------------------------------------------
 
@@ -236,51 +240,34 @@ class Sharing:
         """Drops windows for good; on disk on return."""
         gone = list(parts)
         for part in gone:
-            self._parts.pop(part.place, None)
+            self._parts.pop(part.key, None)
+            self._deadlines.drop(part.key)
             part.notify()
         if gone:
-            await self.durable(self._state.append([r for part in gone for r in tombstones(part.place)]))
+            await self.durable(self._state.append([r for part in gone for r in tombstones(part.key)]))
 
     async def forget_topic(self, topic_id: bytes) -> None:
-        await self.forget([part for part in self._parts.values() if part.place.topic_id == topic_id])
+        await self.forget([part for part in self._parts.values() if part.key.topic_id == topic_id])
 
     async def forget_group(self, group_id: str) -> None:
         await self.forget(self.of_group(group_id))
 
     # -- time -----------------------------------------------------------------------------------
 
-    def _set_alarm(self, part: SharePartition) -> None:
-        due_ms = part.window.next_deadline_ms
-        set_ms = self._alarm_of.get(part.place)
-        if due_ms is None or (set_ms is not None and set_ms <= due_ms):
-            return
-        self._alarm_of[part.place] = due_ms
-        heapq.heappush(self._alarms, (due_ms, part.place))
-        if self._alarms[0][0] == due_ms:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._alarms and not self._stopped:
-            wait_s = max(0, self._alarms[0][0] - self.now_ms()) / 1000
-            self._timer = self._loop.call_later(wait_s, self._on_due)
+    def _set_deadline(self, part: SharePartition) -> None:
+        self._deadlines.set(part.key, part.window.next_deadline_ms)
+        self._alarm.set(self._deadlines.next_ms())
 
     def _on_due(self) -> None:
         """Takes back what was held for too long, where it was."""
         now_ms = self.now_ms()
         ticked = []
-        while self._alarms and self._alarms[0][0] <= now_ms:
-            due_ms, place = heapq.heappop(self._alarms)
-            if self._alarm_of.get(place) != due_ms:
-                continue
-            del self._alarm_of[place]
-            part = self._parts.get(place)
+        for key in self._deadlines.pop_due(now_ms):
+            part = self._parts.get(key)
             if part is not None:
                 part.window.tick(now_ms)
                 self._after(part)
                 part.notify()
                 ticked.append(part)
         self._write_or_log(ticked)
-        self._set_timer()
+        self._alarm.set(self._deadlines.next_ms())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from braidmq.group.events import Join, Protocol, Sync
+from braidmq.group.events import Join, MemberProtocol, Sync
 from braidmq.group.records import OFFSETS_TOPIC
 from braidmq.wire.errors import ErrorCode
 from unit.embedded import embedded
@@ -16,7 +16,7 @@ TURNS = 20
 
 
 def joining(client_id: str, member_id: str = "") -> Join:
-    return Join(member_id, client_id, "/host", 10_000, 60_000, "consumer", (Protocol("range", b""),))
+    return Join(member_id, client_id, "/host", 10_000, 60_000, "consumer", (MemberProtocol("range", b""),))
 
 
 async def some_turns() -> None:
