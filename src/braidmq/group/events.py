@@ -141,6 +141,13 @@ class WriteRecords(NamedTuple):
 Effect = Reply | WriteSnapshot | WriteRecords
 
 
+class GroupEffects(NamedTuple):
+    """What one group wants done. Effects of several groups are independent of each other."""
+
+    group_id: str
+    effects: list[Effect]
+
+
 class DescribedMember(NamedTuple):
     member_id: str
     instance_id: str | None

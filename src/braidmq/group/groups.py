@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from braidmq.deadlines import Deadlines
 from braidmq.group import consumer_commits, consumer_records, group_types, migration
@@ -22,6 +21,7 @@ from braidmq.group.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Heartbea
 from braidmq.group.events import (
     NO_MEMBER,
     Effect,
+    GroupEffects,
     Join,
     Joined,
     KeyValue,
@@ -44,13 +44,6 @@ from braidmq.group.streams_group import StreamsBeat, StreamsGroup, StreamsOption
 from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
 from braidmq.wire.errors import ApiError, ErrorCode
-
-
-class GroupEffects(NamedTuple):
-    """What one group wants done. Effects of several groups are independent of each other."""
-
-    group_id: str
-    effects: list[Effect]
 
 
 class Groups:

@@ -167,7 +167,7 @@ def test_junk_is_refused_or_opens_within_the_cap(codec: Codec, junk: bytes) -> N
     [
         pytest.param(b"\xff\xff\x3f" + b"\x00" * 10, "1048575 bytes declared", id="a lie"),
         pytest.param(b"\xff\xff\xff\xff\x0f" + b"\x00", "4294967295 bytes declared", id="a large lie"),
-        pytest.param(b"\xff\xff\xff\xff\xff\xff", "cannot be opened", id="a length that does not end"),
+        pytest.param(b"\xff\xff\xff\xff\xff\xff", "cannot be inflated", id="a length that does not end"),
     ],
 )
 @pytest.mark.parametrize("framed", [False, True])
