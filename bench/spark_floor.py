@@ -19,11 +19,12 @@ from unittest import mock
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from braidmq.spark import bulk, parquet_files
-from braidmq.spark.filters import EVERYTHING, Pushed
-from braidmq.spark.query import Query
-from braidmq.spark.splits import Split, Task
-from braidmq.spark.task import read_split, stored_batches
+from braidmq.spark.parquet import files as parquet_files
+from braidmq.spark.source import bulk
+from braidmq.spark.source.filters import EVERYTHING, Pushed
+from braidmq.spark.source.query import ReadQuery
+from braidmq.spark.source.splits import ReadTask, Split
+from braidmq.spark.source.task import read_split, stored_batches
 
 HELD = 4
 
@@ -46,7 +47,7 @@ def instead(kind: str) -> Iterator[None]:
 
 
 def hand_over(
-    query: Query, columns: tuple[str, ...], task: Task, _pushed: Pushed = EVERYTHING
+    query: ReadQuery, columns: tuple[str, ...], task: ReadTask, _pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """As many rows as there are, and all of them the first ones."""
     for split in task.splits:
@@ -54,7 +55,7 @@ def hand_over(
 
 
 def check_over(
-    query: Query, columns: tuple[str, ...], task: Task, pushed: Pushed = EVERYTHING
+    query: ReadQuery, columns: tuple[str, ...], task: ReadTask, pushed: Pushed = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The same after all that is stored was looked at."""
     for split in task.splits:
@@ -63,7 +64,7 @@ def check_over(
     yield from hand_over(query, columns, task, pushed)
 
 
-def _repeated(query: Query, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
+def _repeated(query: ReadQuery, columns: tuple[str, ...], split: Split) -> Iterator[pa.RecordBatch]:
     with closing(read_split(query, columns, split)) as batches:
         first = list(islice(batches, HELD))
     left = split.end - split.start

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from braidmq.client import Admin
 from braidmq.spark import export, read, session
-from braidmq.spark.columns import columns_ddl
 from braidmq.spark.lake import Archive, Lake, archive
+from braidmq.spark.source.columns import columns_ddl
 
 from . import spark_floor
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from braidmq.spark.arrow import ArrowDecoder
-from braidmq.spark.fetch import CHECKED_BYTES
-from braidmq.spark.forked import keep_memory
-from braidmq.spark.parquet_files import ROW_GROUP_BYTES, parquet_writer
+from braidmq.spark.parquet.files import ROW_GROUP_BYTES, parquet_writer
+from braidmq.spark.source.arrow import ArrowDecoder
+from braidmq.spark.source.fetch import CHECKED_BYTES
+from braidmq.spark.worker import keep_memory
 from braidmq.wire import kernel
 from braidmq.wire.batch_walker import check_batches
 from braidmq.wire.checksum import crc32c

@@ -24,8 +24,8 @@ from rich.table import Table
 
 from braidmq.client import Admin
 from braidmq.spark.pipelines import Pipeline, load
-from braidmq.spark.pipelines.loading import load_module
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.loader import load_module
+from braidmq.spark.pipelines.runner import run
 
 HERE = Path(__file__).parent
 PARTITIONS = 2

@@ -187,7 +187,9 @@ def test_files_named_in_design_pages_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:src|tests|bench|fuzz|scripts)/[\w./-]+)`", text))
     named |= {
-        f"src/braidmq/{name}" for name in re.findall(r"`([\w/]+\.py)`", text) if not name.startswith(("src", "tests", "bench"))
+        f"src/braidmq/{name}"
+        for name in re.findall(r"`([\w/]+\.py)`", text)
+        if not name.startswith(("src", "tests", "bench"))
     }
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

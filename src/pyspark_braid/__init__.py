@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from braidmq.spark.source import BraidSource as DefaultSource
+from braidmq.spark.data_source import BraidSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from braidmq.spark.pipelines.table_source import UpsertedSource as DefaultSource
+from braidmq.spark.pipelines.table_source import UpsertTableSource as DefaultSource
 
 __all__ = ["DefaultSource"]

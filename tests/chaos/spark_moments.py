@@ -16,7 +16,7 @@ from pathlib import Path
 from braidmq.client import Cluster
 from braidmq.client.transactional import TransactionalClient
 from braidmq.client.transactions import ONGOING, TransactionAdmin
-from braidmq.spark.sink_ledger import Decision, Ledger
+from braidmq.spark.sink.ledger import Decision, Ledger
 
 PREFIX = "braid-spark"
 TIMEOUT_MS = 60_000

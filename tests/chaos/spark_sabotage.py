@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from braidmq.spark.sink import StreamWriter
-from braidmq.spark.sink_ledger import Decision, Ledger
-from braidmq.spark.source import BraidSource
+from braidmq.spark.data_source import BraidSource
+from braidmq.spark.sink.ledger import Decision, Ledger
+from braidmq.spark.sink.writer import StreamWriter
 
 BUG = "SPARK_SABOTAGE"
 FORMAT = "sabotaged"

@@ -15,7 +15,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from braidmq.spark import export, read, session
-from braidmq.spark.java import find_java_home
+from braidmq.spark.java.home import find_java_home
 
 CONNECT = "connect"
 ROWS_WRITTEN = 1_000

@@ -41,7 +41,7 @@ def _process(folder: Path, class_name: str, *arguments: str) -> Iterator[Path]:
     """One daemon of Spark's, and the file in which its log is."""
     import pyspark
 
-    from braidmq.spark.java import find_java_home
+    from braidmq.spark.java.home import find_java_home
 
     folder.mkdir(parents=True)
     home = Path(pyspark.__file__).parent

@@ -19,7 +19,7 @@ from tests.spark.archiver_points import POINTS
 
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import GroupAdmin
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.lake import Lake
 
 ROWS = 40
 pytestmark = [
@@ -47,7 +47,7 @@ def test_a_killed_archiver_is_finished_by_the_next(
     assert archive(bootstrap, topic, str(tmp_path / "lake"), group, point) == -signal.SIGKILL
     assert archive(bootstrap, topic, str(tmp_path / "lake"), group, "none") == 0
     lake = Lake(tmp_path / "lake")
-    files = [lake.path / each for each in lake.table().files]
+    files = [lake.path / each for each in lake.snapshot().files]
     values = [row for file in files for row in pq.read_table(file, columns=["value"])["value"].to_pylist()]
     assert sorted(json.loads(value) for value in values) == list(range(ROWS))
     with GroupAdmin(bootstrap) as groups:

@@ -17,8 +17,8 @@ from typing import Any
 
 from braidmq.client.groups import GroupAdmin
 from braidmq.spark.lake.archiver import Archive, archive
-from braidmq.spark.lake.commits import CommitLog, Operation
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.commits import CommitLog, LakeOperation
+from braidmq.spark.lake.lake import Lake
 
 LAST_POINT = "before the position is published"
 POINTS: dict[str, tuple[type, str]] = {
@@ -39,7 +39,7 @@ def strike(point: str, blow: Callable[[], object]) -> Callable[[], None]:
     def struck(*arguments: Any, **named: Any) -> Any:
         nonlocal arrivals
         # The commit that makes an empty lake is none of an archiver's.
-        arrivals += not any(getattr(each, "operation", None) is Operation.CREATE for each in arguments)
+        arrivals += not any(getattr(each, "operation", None) is LakeOperation.CREATE for each in arguments)
         if arrivals == 2:
             blow()
         return original(*arguments, **named)

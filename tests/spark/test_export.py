@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.client import Producer
-from braidmq.spark import export, exporting, parquet_files, read
+from braidmq.spark import export, read
 from braidmq.spark.options import OptionError
-from braidmq.spark.parquet_files import Written
+from braidmq.spark.parquet import export as parquet_export
+from braidmq.spark.parquet import files as parquet_files
+from braidmq.spark.parquet.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +64,7 @@ def test_an_export_holds_what_read_shows(
     assert left_beside(target) == []
 
 
-@pytest.mark.parametrize("codec", exporting.CODECS)
+@pytest.mark.parametrize("codec", parquet_export.CODECS)
 def test_columns_ranges_and_codecs_are_chosen(
     spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path, codec: str
 ) -> None:
@@ -110,14 +112,14 @@ def test_a_folder_is_replaced_only_where_that_is_wanted_and_harmless(
     target = tmp_path / "orders"
     export(spark, bootstrap, topic, path=target)
 
-    with pytest.raises(OptionError, match=r"is there already; .* overwrite=True"):
+    with pytest.raises(OptionError, match=r"exists; .* overwrite=True"):
         export(spark, bootstrap, topic, path=target)
     ending = f'{{"{topic}":{{"0":10,"1":10}}}}'
     assert export(spark, bootstrap, topic, path=target, overwrite=True, endingOffsets=ending).rows == 20
     assert spark.read.parquet(str(target)).count() == 20
     assert left_beside(target) == []
     (target / "notes.txt").write_text("mine")
-    with pytest.raises(OptionError, match="holds more than Parquet files"):
+    with pytest.raises(OptionError, match="holds other files than Parquet"):
         export(spark, bootstrap, topic, path=target, overwrite=True)
     assert (target / "notes.txt").read_text() == "mine"
 
@@ -128,13 +130,13 @@ def test_only_what_tasks_told_of_is_taken(
     """S5: what a task that failed, or was slower than its twin, has written is not part of the export."""
     honest = parquet_files.written_by_tasks
 
-    def with_a_leftover(*arguments: Any) -> list[Written]:
+    def with_a_leftover(*arguments: Any) -> list[WrittenFile]:
         told = honest(*arguments)
         (staging,) = tmp_path.glob(".orders.*/staging")
         (staging / "part-leftover.parquet").write_bytes((staging / told[0].file).read_bytes())
         return told
 
-    monkeypatch.setattr(exporting, "written_by_tasks", with_a_leftover)
+    monkeypatch.setattr(parquet_export, "written_by_tasks", with_a_leftover)
     done = export(spark, bootstrap, topic, path=tmp_path / "orders")
     assert (done.rows, spark.read.parquet(str(done.path)).count()) == (300, 300)
 
@@ -146,11 +148,11 @@ def test_an_export_that_fails_leaves_everything_as_it_was(
     target = tmp_path / "orders"
     export(spark, bootstrap, topic, path=target)
 
-    def elsewhere(*_: Any) -> list[Written]:
-        return [Written("part-00000.parquet", 300)]
+    def elsewhere(*_: Any) -> list[WrittenFile]:
+        return [WrittenFile("part-00000.parquet", 300)]
 
-    monkeypatch.setattr(exporting, "written_by_tasks", elsewhere)
-    with pytest.raises(OptionError, match=r"another one on the workers; .* all of them share"):
+    monkeypatch.setattr(parquet_export, "written_by_tasks", elsewhere)
+    with pytest.raises(OptionError, match=r"differs between the driver and .* all of them share"):
         export(spark, bootstrap, topic, path=target, overwrite=True)
     assert spark.read.parquet(str(target)).count() == 300
     assert left_beside(target) == []
@@ -188,8 +190,8 @@ def test_what_was_there_is_not_lost_at_the_last_moment(
 
 def test_a_worker_without_the_folder_says_so(tmp_path: Path) -> None:
     """S5: a path that only the driver has is told with the worker's name."""
-    with pytest.raises(OptionError, match=r"is not there on .*; on a cluster path must be"):
-        exporting.ExportedFile(tmp_path / "x" / ".o.1" / "staging", "part-00000", ("value",), "snappy")
+    with pytest.raises(OptionError, match=r"exists on the driver but not on .*; on a cluster path must be"):
+        parquet_export.ExportedFile(tmp_path / "x" / ".o.1" / "staging", "part-00000", ("value",), "snappy")
 
 
 def test_mistakes_are_told_before_anything_is_written(

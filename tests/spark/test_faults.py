@@ -22,7 +22,7 @@ from tests.spark.running_workers import end_idle_workers, talks_to, task_workers
 from braidmq.client import Cluster, Producer
 from braidmq.client.transactions import ONGOING, TransactionAdmin
 from braidmq.spark.pipelines import pipeline
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 from braidmq.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_a_pipeline_goes_on_by_itself_when_a_worker_is_killed(
     gate.open()
     runner.join(WAIT_S)
     assert Copy(spark, bootstrap, "from", "to", tmp_path).written() == Counter(values)
-    assert any("again from its checkpoint in 1 s" in each for each in said)
+    assert any("restarting it in 1 s" in each for each in said)
 
 
 def find(victim: str, gate: Gate, bootstrap: str) -> int:

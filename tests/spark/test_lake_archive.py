@@ -21,9 +21,9 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
 from braidmq.client.groups import GroupAdmin
 from braidmq.platform.disk import RealDisk, RealFile
-from braidmq.spark.lake import Archive, Avro, Conflict, Json, Lake, LakeError, archive, compact, sweep
+from braidmq.spark.avro import AvroSchema, Framing
+from braidmq.spark.lake import Archive, Avro, CommitConflict, Json, Lake, LakeError, archive, compact, sweep
 from braidmq.spark.lake.schema import dated
-from braidmq.spark.pipelines.model import AvroSchema, Framing
 
 NewTopic = Callable[..., str]
 DAY_MS = 86_400_000
@@ -84,14 +84,14 @@ def test_archiving_goes_on_where_it_stopped_and_sees_new_partitions(
     topic = new_topic(partitions=1)
     send(bootstrap, topic, range(10))
     assert run(spark, lake, bootstrap, topic, rows_per_commit=4) == 10
-    assert lake.table().version == 3
+    assert lake.snapshot().version == 3
     with Admin(bootstrap) as admin:
         admin.add_partitions(topic, 2)
     send(bootstrap, topic, range(10, 14), partition=1)
     assert run(spark, lake, bootstrap, topic, group="archiver") == 4
     assert run(spark, lake, bootstrap, topic) == 0
     assert ids(spark, lake) == list(range(14))
-    assert lake.table().positions == {topic: {0: 10, 1: 4}}
+    assert lake.snapshot().positions == {topic: {0: 10, 1: 4}}
     with GroupAdmin(bootstrap) as groups:
         assert groups.committed("archiver") == {TopicPartition(topic, 0): 10, TopicPartition(topic, 1): 4}
 
@@ -156,7 +156,7 @@ def test_killed_at_any_file_operation_rows_are_there_once(
         with pytest.raises(Killed):
             lake.append(rows, writer="w", batch=0)
         killer.left = 10**9
-        seen.add(lake.table().rows if lake.exists else 0)
+        seen.add(lake.snapshot().rows if lake.exists else 0)
         after = lake.append(rows, writer="w", batch=0)
         assert after.rows == 2, f"cut at {cut}"
         assert len(after.files) == 2
@@ -183,7 +183,7 @@ def test_an_archiver_killed_at_any_of_its_steps_archives_each_record_once(
             run(spark, lake, bootstrap, topic, **options)
     finally:
         undo()
-    assert lake.table().rows == ROWS_PER_COMMIT * (2 if point == LAST_POINT else 1)
+    assert lake.snapshot().rows == ROWS_PER_COMMIT * (2 if point == LAST_POINT else 1)
     run(spark, lake, bootstrap, topic, **options)
     assert ids(spark, lake) == list(range(rows))
     with GroupAdmin(bootstrap) as groups:
@@ -199,7 +199,7 @@ def test_two_archivers_on_one_lake_do_not_double_rows(
     stale = lake.create()
     assert run(spark, lake, bootstrap, topic) == 4
     rows = lake.read(spark).drop("date")
-    with pytest.raises(Conflict, match=f"another archiver is at work on {topic}-0"):
+    with pytest.raises(CommitConflict, match=f"another archiver also archives {topic}-0"):
         lake.append(rows, onto=stale, reached={topic: {0: 4}})
     other = rows.withColumnRenamed("topic", "was").selectExpr("*", "'else' AS topic").drop("was")
     assert lake.append(other, onto=stale, reached={"else": {0: 4}}).rows == 8
@@ -210,7 +210,7 @@ def test_a_query_of_structured_streaming_appends_each_batch_once(spark: SparkSes
     rows = spark.range(3).selectExpr("id", "current_date() AS date")
     for batch in (0, 0, 1, 1, 0):
         lake.append(rows, writer="query", batch=batch)
-    assert lake.table().rows == 6
+    assert lake.snapshot().rows == 6
     assert lake.append(rows, writer="another query", batch=0).rows == 9
 
 
@@ -291,7 +291,7 @@ def test_small_files_are_merged_and_old_ones_swept(spark: SparkSession, lake: La
     before = lake.read(spark)
     done = compact(lake, spark)
     assert (done.files_before, done.files_after, done.rows) == (5, 1, 5)
-    assert len(done.table.files) == 1
+    assert len(done.snapshot.files) == 1
     assert sorted(row.id for row in before.collect()) == list(range(5))
     assert sorted(row.id for row in lake.read(spark).collect()) == list(range(5))
     assert sweep(lake) == 0
@@ -312,7 +312,7 @@ def test_what_retention_took_before_it_was_archived_is_told(
     send(bootstrap, topic, range(4, 10))
     with Admin(bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 7})
-    with pytest.raises(LakeError, match=f"{topic}-0: offsets 4 to 6 are gone.*--skip-lost"):
+    with pytest.raises(LakeError, match=f"{topic}-0: offsets 4 to 6 were deleted.*--skip-lost"):
         run(spark, lake, bootstrap, topic)
     assert run(spark, lake, bootstrap, topic, skip_lost=True) == 3
 

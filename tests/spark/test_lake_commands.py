@@ -82,12 +82,12 @@ def test_a_topic_is_archived_queried_described_and_compacted(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("query", "{none}", "SELECT 1"), "is not a lake; braid lake archive TOPIC --to"),
+        (("query", "{none}", "SELECT 1"), "is not a lake; braid lake archive TOPIC --to-dir"),
         (("archive", "no-such-topic", "--to-dir", "{none}", "--once"), "there is no topic no-such-topic; "),
         (("archive", "{topic}", "--to-dir", "{none}", "--schema", "id INT"), "add --decode json"),
         (
             ("archive", "{topic}", "--to-dir", "{none}", "--decode", "json", "--schema", "id WORD"),
-            "is no list of columns like 'id BIGINT, name STRING'",
+            "is not a list like 'id BIGINT, name STRING'",
         ),
         (("archive", "{topic}", "--to-dir", "{none}", "--once", "--date-by", "when"), "no column 'when'"),
         (

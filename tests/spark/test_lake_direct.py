@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from braidmq.client import Producer
-from braidmq.spark import parquet_files
-from braidmq.spark.columns import arrow_schema
-from braidmq.spark.lake import Archive, Lake, archive, direct
-from braidmq.spark.lake.direct import COLUMNS, DatedFiles
-from braidmq.spark.parquet_files import Written
+from braidmq.spark.lake import Archive, Lake, archive, direct_write
+from braidmq.spark.lake.direct_write import COLUMNS, DatedFiles
+from braidmq.spark.parquet import files as parquet_files
+from braidmq.spark.parquet.files import WrittenFile
+from braidmq.spark.source.columns import arrow_schema
 
 DAY_MS = 86_400_000
 LAST_MS = 253_402_300_799_999
@@ -40,7 +40,7 @@ def rows(*timestamps_ms: int, value: bytes = b"v") -> pa.RecordBatch:
     )
 
 
-def offsets_by_folder(staging: Path, written: list[Written]) -> dict[str, list[int]]:
+def offsets_by_folder(staging: Path, written: list[WrittenFile]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for name, count in written:
         read = pq.read_table(staging / name, partitioning=None).column("offset").to_pylist()
@@ -63,11 +63,11 @@ def test_each_row_lies_under_its_day_in_order_and_wild_ones_aside(tmp_path: Path
 
 def test_many_dates_mixed_keep_few_files_open(tmp_path: Path) -> None:
     """S5: a date that was closed meanwhile goes on in another file; nothing is lost or doubled."""
-    days = direct.OPEN_FILES_MAX + 5
+    days = direct_write.OPEN_FILES_MAX + 5
     files = DatedFiles(tmp_path, "task")
     for _ in range(2):
         files.add(rows(*(day * DAY_MS for day in range(days))))
-        assert len(files._open) == direct.OPEN_FILES_MAX
+        assert len(files._open) == direct_write.OPEN_FILES_MAX
     found = offsets_by_folder(tmp_path, files.close())
     assert sorted(found.values()) == [[day, day] for day in range(days)]
 
@@ -94,14 +94,14 @@ def test_what_a_failed_task_left_behind_is_not_taken(
         for number in range(300):
             producer.send(topic, b"%d" % number, partition=number % 3)
     lake = Lake(tmp_path / "lake")
-    honest = direct.DirectWrite.stage
+    honest = direct_write.DirectWrite.stage
 
-    def with_a_leftover(write: direct.DirectWrite, staging: Path) -> list[Path]:
+    def with_a_leftover(write: direct_write.DirectWrite, staging: Path) -> list[Path]:
         told = honest(write, staging)
         (told[0].parent / "leftover.parquet").write_bytes(told[0].read_bytes())
         return told
 
-    monkeypatch.setattr(direct.DirectWrite, "stage", with_a_leftover)
+    monkeypatch.setattr(direct_write.DirectWrite, "stage", with_a_leftover)
     steps = list(archive(spark, lake, Archive(bootstrap, (topic,), date_by="archived")))
     assert sum(step.rows for step in steps) == 300
     values = [int(row.value) for row in lake.read(spark).select("value").collect()]

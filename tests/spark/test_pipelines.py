@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from braidmq.client import Producer
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroSchema
 from braidmq.spark.lake import Lake
-from braidmq.spark.pipelines import Pipeline, PipelineError, avro, loads, pipeline
-from braidmq.spark.pipelines.model import AvroSchema
-from braidmq.spark.pipelines.running import run
-from braidmq.spark.pipelines.status import RunStatus, State
+from braidmq.spark.pipelines import Pipeline, PipelineError, loads, pipeline
+from braidmq.spark.pipelines.runner import run
+from braidmq.spark.pipelines.status import RunState, RunStatus
 from braidmq.spark.pipelines.table_source import read as read_table
 
 pytestmark = pytest.mark.timeout(300)
@@ -41,7 +42,7 @@ class Lab:
 
     def run(self, text: str) -> None:
         status = run(self.load(text), once=True, spark=self.spark)
-        assert status.state is State.DONE
+        assert status.state is RunState.DONE
 
     def lake(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         frame = Lake(self.directory / name).read(self.spark)
@@ -420,7 +421,7 @@ sinks: {{out: {{from: a, lake: lake}}}}
     lab.run(text)
     assert lab.lake("lake", "*")[0][:2] == (1, 2.5)
     assert Lake(lab.directory / "lake").schema().fieldNames() == ["id", "price", "date"]
-    with pytest.raises(PipelineError, match="holds no records to learn a schema from"):
+    with pytest.raises(PipelineError, match="has no records to infer a schema from"):
         lab.run(text.replace(topic, empty).replace("learnt", "empty"))
 
 
@@ -488,7 +489,7 @@ steps:
   c: {{from: b, dedup: {{by: id, within: 1 minute}}}}
 sinks: {{out: {{from: c, lake: lake}}}}
 """
-    with pytest.raises(PipelineError, match="yaml:6: step c: b has lost the column of its watermark"):
+    with pytest.raises(PipelineError, match="yaml:6: step c: b no longer has the column of its watermark"):
         lab.run(text)
 
 

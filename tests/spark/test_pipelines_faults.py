@@ -22,8 +22,8 @@ from braidmq.client import Producer
 from braidmq.spark.lake import Lake
 from braidmq.spark.pipelines import Pipeline, PipelineError, load
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.running import run
-from braidmq.spark.pipelines.status import State, load_status
+from braidmq.spark.pipelines.runner import run
+from braidmq.spark.pipelines.status import RunState, load_status
 from braidmq.testing import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def send(bootstrap: str, numbers: range) -> None:
 def row_count(tmp_path: Path) -> int:
     """By the lake's own account: asked often, and nothing for a busy session."""
     lake = Lake(tmp_path / "lake")
-    return sum(file.rows for file in lake.table().files.values()) if lake.exists else 0
+    return sum(file.rows for file in lake.snapshot().files.values()) if lake.exists else 0
 
 
 def found(tmp_path: Path, spark: Any) -> list[int]:
@@ -75,7 +75,7 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
     try:
         wait_until(lambda: row_count(tmp_path) == 1000)
         braid_broker.kill()
-        wait_until(lambda: any("again from its checkpoint" in each for each in told))
+        wait_until(lambda: any("restarting it in" in each for each in told))
         braid_broker.restart()
         send(braid_broker.bootstrap, range(1000, 2000))
         wait_until(lambda: row_count(tmp_path) >= 2000)
@@ -87,7 +87,7 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
     assert found(tmp_path, spark) == list(range(2000))
     status = load_status(Checkpoint(pipeline.checkpoint_directory))
     assert status is not None
-    assert status.state is State.STOPPED
+    assert status.state is RunState.STOPPED
     assert status.queries[0].restarts >= 1
 
 
@@ -107,7 +107,7 @@ def test_a_killed_driver_repeats_and_loses_nothing(
         child.communicate()
     status = load_status(Checkpoint(pipeline.checkpoint_directory))
     assert status is not None
-    assert status.state is State.DIED
+    assert status.state is RunState.DIED
     run(pipeline, once=True, spark=spark)
     assert found(tmp_path, spark) == list(range(5000))
 
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_a_run_in_order(braid_broker: BrokerProcess, tmp_path: Path)
     assert "lake: stopped" in shown
     status = load_status(checkpoint)
     assert status is not None
-    assert (status.state, status.queries[0].rows) == (State.STOPPED, 100)
+    assert (status.state, status.queries[0].rows) == (RunState.STOPPED, 100)
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_signal_to_spark_as_well_ends_a_run_in_order(
     assert (child.returncode, said) == (0, [])
     status = load_status(checkpoint)
     assert status is not None
-    assert (status.state, status.error, status.queries[0].rows) == (State.STOPPED, None, 100)
+    assert (status.state, status.error, status.queries[0].rows) == (RunState.STOPPED, None, 100)
 
 
 def rows_processed(checkpoint: Checkpoint) -> int:

@@ -14,11 +14,12 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from braidmq.client import Producer
 from braidmq.client.groups import GroupAdmin
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroSchema
 from braidmq.spark.lake import Lake
-from braidmq.spark.pipelines import PipelineError, avro, formats, load, loads
-from braidmq.spark.pipelines.loading import load_module
-from braidmq.spark.pipelines.model import AvroSchema
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines import PipelineError, formats, load, loads
+from braidmq.spark.pipelines.loader import load_module
+from braidmq.spark.pipelines.runner import run
 from braidmq.spark.pipelines.table_source import read as read_table
 from braidmq.testing import BrokerProcess
 

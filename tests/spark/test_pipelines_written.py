@@ -17,7 +17,7 @@ from braidmq.spark.lake.commits import ParquetFile
 from braidmq.spark.pipelines import PipelineError, PipelineMistakes
 from braidmq.spark.pipelines.checkpoint import Checkpoint
 from braidmq.spark.pipelines.frames import output_mode
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -91,7 +91,10 @@ sinks:
     assert sorted(lab.lake("first", *shown), key=str) == [one, two, *three]
     assert sorted(lab.lake("last", *shown), key=str) == [one, two, *three]
     reasons = [dict(each.headers())["braid.reason"] for each in messages(lab.bootstrap, f"{topic}.bad")]
-    assert reasons == [b"not JSON: NaN is no number there", b"not JSON: Infinity is no number there"]
+    assert reasons == [
+        b"not JSON: NaN is not a number in JSON",
+        b"not JSON: Infinity is not a number in JSON",
+    ]
     lab.send(topic, [{"id": 3, "at": at, "x": 10.0}])
     lab.run(text)
     assert sorted(lab.lake("last", *shown), key=str) == [one, two, *three]
@@ -123,11 +126,11 @@ sinks: {{out: {{from: a, lake: lake}}}}
         for number in range(2):
             lab.send(topic, [{"id": number}])
             lab.run(text)
-    assert "another compaction was faster; nothing was changed; small files are merged after" in caplog.text
+    assert "another compaction finished first; nothing was changed; small files are merged" in caplog.text
     lab.send(topic, [{"id": 2}])
     lab.run(text)
     assert lab.lake("lake", "id") == [(0,), (1,), (2,)]
-    assert len(Lake(lab.directory / "lake").table().files) == 1
+    assert len(Lake(lab.directory / "lake").snapshot().files) == 1
 
 
 def test_an_upsert_takes_what_spark_gives_out_only_once(
@@ -230,7 +233,7 @@ sinks:
         ),
         (
             "{from: joined, topic: TOPIC.n}",
-            "pipeline.yaml:7: step joined: timeless has lost the column of its watermark and has only id;",
+            "pipeline.yaml:7: step joined: timeless no longer has the column of its watermark, only id;",
         ),
     ],
 )
@@ -286,7 +289,7 @@ def test_state_of_other_columns_is_refused_with_advice(
         ("amount INT", "amount DECIMAL(9, 2)"),
         ("SELECT id, shop FROM both", "SELECT id, shop, amount FROM both"),
     ):
-        with pytest.raises(PipelineError, match=r"what is kept in state was .* write version: 2"):
+        with pytest.raises(PipelineError, match=r"what is kept in state was .* set version: 2"):
             lab.run(text.replace(before, after))
 
 

@@ -1,4 +1,4 @@
-"""Reshard, redrive and reimport: records move once, in order, and groups go on where they were."""
+"""Reshard, redrive and replay: records move once, in order, and groups continue where they were."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from braidmq.cli import main
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import GroupAdmin
-from braidmq.spark.lake import Archive, Conflict, Lake, archive, ranges
-from braidmq.spark.lake.reimport import Selection, reimport, select
+from braidmq.spark.lake import Archive, CommitConflict, Lake, archive, ranges
+from braidmq.spark.lake.replay import Selection, replay, select
 from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import audit
 from braidmq.spark.rescue import redrive as redriving
@@ -101,7 +101,7 @@ def test_a_resharded_topic_holds_the_same_in_order_and_groups_go_on(
     assert len(ahead) == len(unread) + placed[f"{old}-half"]["again"]
 
     assert main([*words, "--switch", "--yes"]) == 0
-    assert f"{old}-half has offsets in {new} already" in capsys.readouterr().out
+    assert f"{old}-half already has offsets in {new}" in capsys.readouterr().out
 
 
 def test_keys_are_copied_to_where_librdkafka_goes_on_with_them(
@@ -142,8 +142,8 @@ def test_a_reshard_that_cannot_be_is_refused_with_the_reason(
     words = ["topic", "reshard", old, "-b", bootstrap, "--checkpoint", str(tmp_path / "c"), "--partitions"]
     for more, said in (
         (["2", "--to-topic", old], "cannot be resharded into itself"),
-        (["3", "--to-topic", other], f"{other} is there with 2 partitions, not 3"),
-        (["2", "--to-topic", other], f"{other} holds records, and {tmp_path / 'c'} knows nothing of them"),
+        (["3", "--to-topic", other], f"{other} exists with 2 partitions, not 3"),
+        (["2", "--to-topic", other], f"{other} holds records that {tmp_path / 'c'} does not know"),
     ):
         assert main([*words, *more]) == 2
         assert said in capsys.readouterr().err
@@ -155,7 +155,7 @@ def test_groups_with_members_are_not_moved(
     """S6: they would go on committing in the old topic; a dry run may look all the same."""
     from kafka import KafkaConsumer
 
-    from braidmq.spark.rescue.failure import RescueError
+    from braidmq.spark.rescue.errors import RescueError
 
     old = new_topic(partitions=1)
     send(bootstrap, old, range(3))
@@ -282,7 +282,7 @@ def test_of_two_redrives_side_by_side_one_sends(
         return choose(mine, letters)
 
     monkeypatch.setattr(redriving, "_chosen", slowly)
-    with pytest.raises(Conflict, match="another run began meanwhile; nothing of this one was done"):
+    with pytest.raises(CommitConflict, match="another run began meanwhile; this one changed nothing"):
         redrive(spark, job)
     assert values(read(spark, bootstrap, orders)) == [0, 1, 2]
 
@@ -296,8 +296,8 @@ def test_archived_records_go_back_as_they_were(
     lake = Lake(tmp_path / "lake")
     assert sum(step.rows for step in archive(spark, lake, Archive(bootstrap, (topic,)))) == 12
     rows = select(spark, str(lake.path), Selection(from_ms=START_MS + 4, until_ms=START_MS + 9))
-    assert reimport(rows, bootstrap, target, f"{target}-once")
-    assert not reimport(rows, bootstrap, target, f"{target}-once")
+    assert replay(rows, bootstrap, target, f"{target}-once")
+    assert not replay(rows, bootstrap, target, f"{target}-once")
     wanted = read(spark, bootstrap, topic).filter("CAST(CAST(value AS STRING) AS INT) BETWEEN 4 AND 8")
     compare = ["key", "value", "headers", "timestamp", "partition"]
     assert audit(wanted, read(spark, bootstrap, target), compare).equal

@@ -14,7 +14,7 @@ from braidmq.cli import main
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import GroupAdmin
-from braidmq.spark.rescue.summary import Wanted, summarise, write
+from braidmq.spark.rescue.summary import ReportRequest, summarise, write
 
 NewTopic = Callable[..., str]
 START_MS = 1_794_700_800_000
@@ -38,7 +38,7 @@ def test_throughput_skew_hot_keys_lateness_and_lag(
             )
     with GroupAdmin(bootstrap) as groups:
         groups.commit("billing", {TopicPartition(topic, 0): 5})
-    made = summarise(spark, Wanted(bootstrap, (topic,)))
+    made = summarise(spark, ReportRequest(bootstrap, (topic,)))
 
     assert made.bucket_s == 1
     assert [(row["records"], row["bytes"]) for row in made.tables["throughput"]] == [(11, 124), (9, 101)]
@@ -57,7 +57,7 @@ def test_throughput_skew_hot_keys_lateness_and_lag(
     files = write(made, tmp_path / "report")
     assert json.loads((tmp_path / "report" / "report.json").read_text())["tables"]["lag"][0]["lag"] == 13
     page = (tmp_path / "report" / "report.md").read_text()
-    assert "message.timestamp.type=CreateTime, so the time of the append is written nowhere" in page
+    assert "message.timestamp.type=CreateTime, so the log has no append times" in page
     drawn = [path for path in files if path.suffix == ".png"]
     assert {path.stem for path in drawn} == {"throughput", "partitions", "hot_keys", "lateness", "lag"}
     assert all(path.read_bytes().startswith(PNG) and f"({path.name})" in page for path in drawn)
@@ -73,7 +73,7 @@ def test_empty_partitions_wild_times_and_what_lies_before_the_report(
             producer.send(topic, b"v", partition=2, timestamp_ms=timestamp_ms)
     with GroupAdmin(bootstrap) as groups:
         groups.commit(f"{topic}-slow", {TopicPartition(topic, 2): 0})
-    made = summarise(spark, Wanted(bootstrap, (topic,), from_ms=START_MS + 1))
+    made = summarise(spark, ReportRequest(bootstrap, (topic,), from_ms=START_MS + 1))
     found = [(row["partition"], row["records"], row["skew"]) for row in made.tables["partitions"]]
     assert found == [(0, 0, 0.0), (1, 0, 0.0), (2, 2, 4.0), (3, 0, 0.0)]
     assert [row["records"] for row in made.tables["throughput"]] == [1]
@@ -82,7 +82,7 @@ def test_empty_partitions_wild_times_and_what_lies_before_the_report(
         f"{topic}-2 has 4.0 times the mean of its topic",
         f"group {topic}-slow in {topic}-2 is 3 records behind",
     )
-    empty = summarise(spark, Wanted(bootstrap, (new_topic(partitions=1),)))
+    empty = summarise(spark, ReportRequest(bootstrap, (new_topic(partitions=1),)))
     assert [(row["records"], row["skew"]) for row in empty.tables["partitions"]] == [(0, None)]
     assert empty.findings == ()
 
@@ -97,7 +97,7 @@ def test_from_produce_to_append_is_known_where_the_broker_stamps(
             sent = producer.send(topic, b"x", timestamp_ms=cluster.clock.wall_ms() - ago_ms)
             producer.send(topic, b"y")
             sent.result()
-    made = summarise(spark, Wanted(bootstrap, (topic,)))
+    made = summarise(spark, ReportRequest(bootstrap, (topic,)))
     (latency,) = made.tables["append_latency"]
     assert latency["batches"] == 2
     assert 60_000 <= latency["max"] < 120_000

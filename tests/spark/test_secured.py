@@ -19,7 +19,7 @@ from braidmq.client import Producer
 from braidmq.client.cluster import Cluster
 from braidmq.client.security import parse_security
 from braidmq.spark.pipelines import load
-from braidmq.spark.pipelines.running import run
+from braidmq.spark.pipelines.runner import run
 from braidmq.testing import broker
 
 BOB = User("bob", 'p"=w')

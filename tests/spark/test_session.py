@@ -15,11 +15,11 @@ import pytest
 from tests.spark.running_workers import planners
 
 from braidmq.client import Producer
-from braidmq.spark import java
 from braidmq.spark import session as make_session
-from braidmq.spark.forked import SESSION
-from braidmq.spark.java import JavaMissing, find_java_home, java_version, packaged_java_home
+from braidmq.spark.java import home as java_home
+from braidmq.spark.java.home import JavaMissing, find_java_home, java_version, packaged_java_home
 from braidmq.spark.session import OLDEST, SparkMissing, check_version, memory_for_machine_mb, settings
+from braidmq.spark.worker import SESSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def test_a_pyspark_that_is_too_old_is_told_by_both_versions() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert f"pyspark>={OLDEST}" in extras["spark"]
     check_version(OLDEST)
-    with pytest.raises(SparkMissing, match=rf"pyspark 4\.1\.4 is too old, Braid needs {OLDEST} or newer"):
+    with pytest.raises(SparkMissing, match=rf"pyspark 4\.1\.4 is too old; Braid needs {OLDEST} or newer"):
         check_version("4.1.4")
 
 
@@ -109,7 +109,7 @@ def test_without_java_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch
     old = fake_java(tmp_path / "old", "11.0.1")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(java, "packaged_java_home", lambda: None)
+    monkeypatch.setattr(java_home, "packaged_java_home", lambda: None)
 
     with pytest.raises(JavaMissing) as caught:
         find_java_home()
@@ -192,7 +192,7 @@ def test_the_packaged_java_starts_without_the_module_it_lacks() -> None:
     ran = subprocess.run(
         [
             home / "bin" / "java",
-            java.ABSENT_MODULE,
+            java_home.ABSENT_MODULE,
             "-Dbraid.words=two words",
             "-XshowSettings:properties",
             "-version",

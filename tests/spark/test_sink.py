@@ -125,7 +125,7 @@ def test_at_least_once_needs_no_transactions(
     [
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "cannot reach 127.0.0.1:1.*is a broker running there"),
         ({"compresion.type": "lz4"}, "did you mean 'compression.type'"),
-        ({"topic": "a b"}, "is no name for a topic"),
+        ({"topic": "a b"}, "is not a topic name"),
     ],
 )
 def test_mistakes_are_reported_by_the_driver(

@@ -23,11 +23,11 @@ from pyspark.sql.types import (
 )
 
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark import sink_batches
 from braidmq.spark.options import OptionError
-from braidmq.spark.sink_batches import Batches, Records
-from braidmq.spark.sink_columns import RowError, layout
-from braidmq.spark.sink_options import Guarantee, parse_sink
+from braidmq.spark.sink import batches as sink_batches
+from braidmq.spark.sink.batches import Batches, Records
+from braidmq.spark.sink.columns import RowError, layout
+from braidmq.spark.sink.options import Guarantee, parse_sink
 from braidmq.wire.compress import Codec
 from braidmq.wire.kernel import murmur2
 from braidmq.wire.records import Record, records, seal_batch
@@ -229,9 +229,9 @@ def test_rows_go_to_the_topics_they_name_unless_the_option_does() -> None:
         (
             "value binary, partition int",
             {"value": [b""], "partition": [4]},
-            r"wants partition 4 of .* 0 to 3",
+            r"a row has partition 4 of .* 0 to 3",
         ),
-        ("value binary, partition int", {"value": [b""], "partition": [-1]}, "wants partition -1"),
+        ("value binary, partition int", {"value": [b""], "partition": [-1]}, "a row has partition -1"),
         (
             "value binary",
             {"value": [b"x" * 200_000]},

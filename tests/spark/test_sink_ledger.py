@@ -13,12 +13,12 @@ from tests.spark.committed import committed
 
 from braidmq.client import Cluster
 from braidmq.client.transactional import Identity, TransactionalClient
-from braidmq.spark.sink import stream_writer
-from braidmq.spark.sink_columns import layout
-from braidmq.spark.sink_commit import TaskResult
-from braidmq.spark.sink_ledger import Decision, Ledger, Written
-from braidmq.spark.sink_options import parse_sink
-from braidmq.spark.sink_task import Place, close_sessions, write_task
+from braidmq.spark.sink.columns import layout
+from braidmq.spark.sink.commit import TaskResult
+from braidmq.spark.sink.ledger import Decision, Ledger, TaskWrite
+from braidmq.spark.sink.options import parse_sink
+from braidmq.spark.sink.task import TaskAttempt, close_sessions, write_task
+from braidmq.spark.sink.writer import stream_writer
 
 SCHEMA = StructType([StructField("value", StringType())])
 PARTITIONS = 3
@@ -43,7 +43,7 @@ def decision(topic: str, batch: int, tasks: int, seed: int = 0) -> Decision:
         batch,
         topic,
         {
-            number: Written(
+            number: TaskWrite(
                 Identity(f"query-of-{topic}/{number}-0", draw.randrange(10**6), draw.randrange(100)),
                 zlib.crc32(draw.randbytes(8)),
                 1_700_000_000_000 + draw.randrange(100_000),
@@ -86,8 +86,8 @@ def test_a_query_without_a_checkpoint_of_its_own_aborts_nothing_of_another(
     def task(query: str, batch: int) -> TaskResult:
         scope = f"{options.prefix}-{query}-{topic}"
         rows = pa.record_batch([pa.array([f"{query} {batch}"])], names=["value"])
-        place = Place(f"{scope}/", scope, batch, "r1", 0, 0, 0)
-        return write_task(options, layout(SCHEMA, topic), iter([rows]), place)
+        attempt = TaskAttempt(f"{scope}/", scope, batch, "r1", 0, 0, 0)
+        return write_task(options, layout(SCHEMA, topic), iter([rows]), attempt)
 
     try:
         first.commit([task("a", 0)], 0)

@@ -20,11 +20,11 @@ from braidmq.client.cluster import TopicPartition as At
 from braidmq.client.transactional import Identity, Offset, TransactionalClient
 from braidmq.client.transactions import ONGOING, TransactionAdmin
 from braidmq.platform.clock import SystemClock
-from braidmq.spark.sink_columns import layout
-from braidmq.spark.sink_commit import Committer, Outcome, TaskResult
-from braidmq.spark.sink_ledger import SinkError
-from braidmq.spark.sink_options import parse_sink
-from braidmq.spark.sink_task import Place, close_sessions, session_for, write_task
+from braidmq.spark.sink.columns import layout
+from braidmq.spark.sink.commit import BatchCommitter, TaskOutcome, TaskResult
+from braidmq.spark.sink.ledger import SinkError
+from braidmq.spark.sink.options import parse_sink
+from braidmq.spark.sink.task import TaskAttempt, close_sessions, session_for, write_task
 
 ROWS = [f"row {number}" for number in range(24)]
 SCHEMA = StructType([StructField("value", StringType())])
@@ -68,30 +68,30 @@ class Query:
         attempt: int = 0,
         attempt_id: int = 0,
     ) -> TaskResult:
-        place = Place(self.family, self.scope, batch, run, number, attempt, attempt_id)
+        tried = TaskAttempt(self.family, self.scope, batch, run, number, attempt, attempt_id)
         arrow = pa.record_batch([pa.array(rows, pa.string())], names=["value"])
-        return write_task(self._options, layout(SCHEMA, self.topic), iter([arrow]), place)
+        return write_task(self._options, layout(SCHEMA, self.topic), iter([arrow]), tried)
 
     def timed_task(
         self, number: int, times_us: list[int | None], *, run: str = "r1", later_ms: int = 0
     ) -> TaskResult:
         """A task whose rows have a column of times, on a clock that may be ahead."""
-        place = Place(self.family, self.scope, 0, run, number, 0, 0)
+        tried = TaskAttempt(self.family, self.scope, 0, run, number, 0, 0)
         values = pa.array([f"row {row}" for row in range(len(times_us))])
         stamps = pa.array(times_us, pa.timestamp("us", "UTC"))
         arrow = pa.record_batch([values, stamps], names=["value", "timestamp"])
         session_for(self._options).cluster.clock = AheadClock(later_ms)
-        return write_task(self._options, layout(TIMED, self.topic), iter([arrow]), place)
+        return write_task(self._options, layout(TIMED, self.topic), iter([arrow]), tried)
 
-    def tasks(self, count: int, rows: list[str], **place: Any) -> list[TaskResult]:
+    def tasks(self, count: int, rows: list[str], **which: Any) -> list[TaskResult]:
         """All rows, dealt out to that many tasks."""
-        return [self.task(number, rows[number::count], **place) for number in range(count)]
+        return [self.task(number, rows[number::count], **which) for number in range(count)]
 
-    def driver(self) -> Committer:
+    def driver(self) -> BatchCommitter:
         """A driver that knows nothing of earlier ones, on connections of its own."""
         cluster = Cluster(self.bootstrap)
         self._clusters.append(cluster)
-        return Committer(cluster, TransactionalClient(cluster), 60_000, self.family, self.scope)
+        return BatchCommitter(cluster, TransactionalClient(cluster), 60_000, self.family, self.scope)
 
     def steal(self, result: TaskResult) -> None:
         """Lets a task's transaction be aborted, as a time-out would."""
@@ -122,7 +122,7 @@ class Killed(BaseException):
     """The driver is no more."""
 
 
-def kill_after_ending(driver: Committer, count: int) -> None:
+def kill_after_ending(driver: BatchCommitter, count: int) -> None:
     """Lets a driver die when it has ended so many transactions of tasks."""
     client = driver._client
     end_all = client.end_all
@@ -134,7 +134,7 @@ def kill_after_ending(driver: Committer, count: int) -> None:
     client.end_all = end_some  # type: ignore[method-assign]
 
 
-def kill_before_ending(driver: Committer) -> None:
+def kill_before_ending(driver: BatchCommitter) -> None:
     """Lets a driver die when it has written its decision and not committed it."""
 
     def end(*_: object, **__: object) -> Identity:
@@ -151,7 +151,7 @@ def each_once(query: Query, rows: list[str] = ROWS) -> None:
 def test_nothing_is_visible_before_the_commit_and_everything_after(query: Query) -> None:
     """S3: the transactions of tasks are left open for the driver."""
     results = query.tasks(8, ROWS)
-    assert {result.outcome for result in results} == {Outcome.WRITTEN}
+    assert {result.outcome for result in results} == {TaskOutcome.WRITTEN}
     assert query.visible() == []
     query.driver().commit(0, results)
     each_once(query)
@@ -201,9 +201,9 @@ def test_a_task_that_fails_leaves_nothing_open(query: Query) -> None:
         yield pa.record_batch([pa.array(ROWS)], names=["value"])
         raise OSError("the input ended early")
 
-    place = Place(query.family, query.scope, 0, "r1", 0, 0, 0)
+    tried = TaskAttempt(query.family, query.scope, 0, "r1", 0, 0, 0)
     with pytest.raises(OSError, match="early"):
-        write_task(query._options, layout(SCHEMA, query.topic), broken(), place)
+        write_task(query._options, layout(SCHEMA, query.topic), broken(), tried)
     assert query.open_transactions() == []
     query.driver().commit(0, query.tasks(2, ROWS))
     each_once(query)
@@ -245,7 +245,7 @@ def test_a_driver_that_dies_among_the_ends_is_finished_by_the_next(
     with pytest.raises(Killed):
         driver.commit(0, query.tasks(8, ROWS))
     results = query.tasks(tasks_after, ROWS, run="r2")
-    assert {result.outcome for result in results} == {Outcome.DECIDED}
+    assert {result.outcome for result in results} == {TaskOutcome.DECIDED}
     query.driver().commit(0, results)
     each_once(query)
 
@@ -334,7 +334,7 @@ def test_rows_with_and_without_a_time_are_written_again_alike(query: Query) -> N
 
     later = query.timed_task(0, [None, 1_700_000_000_000_000, None], run="r2", later_ms=5_000)
 
-    assert later.outcome is Outcome.REWRITTEN
+    assert later.outcome is TaskOutcome.REWRITTEN
     query.driver().commit(0, [later])
     times = sorted(m.timestamp()[1] for m in committed(query.bootstrap, query.topic, PARTITIONS))
     assert times[0] == 1_700_000_000_000
@@ -355,7 +355,7 @@ def test_a_transaction_that_times_out_after_the_decision_is_written_again(query:
     """S3: by the task of the same number, and no other; and that once, too."""
     lose_one_of_a_decided_batch(query)
     results = query.tasks(8, ROWS, run="r2")
-    assert [result.task for result in results if result.outcome is Outcome.REWRITTEN] == [6]
+    assert [result.task for result in results if result.outcome is TaskOutcome.REWRITTEN] == [6]
     query.driver().commit(0, results)
     each_once(query)
     query.driver().commit(0, query.tasks(8, ROWS, run="r3"))
@@ -387,7 +387,7 @@ def test_a_zombie_executor_writes_into_nothing(query: Query) -> None:
     driver.commit(1, query.tasks(2, ["next"], batch=1))
     late = query.task(0, ROWS, batch=2, attempt=3, run="r0")
     driver.commit(2, query.tasks(2, ["last"], batch=2, attempt=1))
-    assert {zombie.outcome, late.outcome} == {Outcome.WRITTEN}
+    assert {zombie.outcome, late.outcome} == {TaskOutcome.WRITTEN}
     each_once(query, [*ROWS, "next", "last"])
 
 

@@ -25,10 +25,10 @@ from braidmq.cli.spark import Spark, check_topics, connected, needs_spark, rows_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from braidmq.spark.lake.archiver import Archive, Step
+    from braidmq.spark.lake.archiver import Archive, ArchiveStep
     from braidmq.spark.lake.decode import Decoding
-    from braidmq.spark.lake.foreign import Target
-    from braidmq.spark.lake.reimport import Selection
+    from braidmq.spark.lake.replay import Selection
+    from braidmq.spark.lake.table_formats import Target
 
 app = typer.Typer(
     help="Archive topics as Parquet, query the archive, replay it into topics.", no_args_is_help=True
@@ -130,8 +130,8 @@ def archive(
     with spark_session("braid lake archive", runs_on) as spark:
         from braidmq.spark.lake.archiver import Archive, follow
         from braidmq.spark.lake.archiver import archive as steps
-        from braidmq.spark.lake.foreign import Target
-        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.lake.lake import Lake
+        from braidmq.spark.lake.table_formats import Target
 
         job = Archive(
             broker.bootstrap,
@@ -173,7 +173,7 @@ def query(
     """
     _check_lake(folder)
     with spark_session("braid lake query", runs_on) as spark:
-        from braidmq.spark.lake.query import open_rows
+        from braidmq.spark.lake.reader import open_rows
 
         open_rows(spark, folder).createOrReplaceTempView("lake")
         _print_rows(spark.sql(sql), output.form, limit)
@@ -241,7 +241,7 @@ def replay(
             check_topics(cluster, [to])
     columns = ("topic", "date", "records#", "bytes of values#")
     with spark_session("braid lake replay", runs_on) as spark:
-        from braidmq.spark.lake import reimport as back
+        from braidmq.spark.lake import replay as back
 
         rows = back.select(spark, folder, chosen)
         counts = back.counts(rows)
@@ -254,7 +254,7 @@ def replay(
             confirm(yes, f"Send {total:,} records to {to}?")
             replay_id = replay_id or f"replay-{uuid4().hex}"
             print(f"if this is interrupted, finish it with --id {replay_id}", file=sys.stderr)
-            sent = back.reimport(rows, broker.bootstrap, to, replay_id, keep_partitions, settings)
+            sent = back.replay(rows, broker.bootstrap, to, replay_id, keep_partitions, settings)
     if output.printed({"records": total, "sent": sent, "parts": [*map(asdict, counts)]}, columns, cells):
         return
     if sent or dry_run or not total:
@@ -279,7 +279,7 @@ def compact(
     """
     with spark_session("braid lake compact", runs_on) as spark:
         from braidmq.spark.lake import compaction
-        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.lake.lake import Lake
 
         lake = Lake(folder)
         done = compaction.compact(lake, spark, target_mb * 1024 * 1024)
@@ -296,7 +296,7 @@ def describe(output: Output, folder: Folder) -> None:
     """Show a lake's days, files, columns, and the archived offsets of its topics. CSV has the days."""
     with needs_spark():
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.lake.query import describe as described
+        from braidmq.spark.lake.reader import describe as described
 
     try:
         found = described(folder)
@@ -315,8 +315,8 @@ def describe(output: Output, folder: Folder) -> None:
 def _decoding(
     spark: SparkSession, decode: Decode | None, schema: str | None, registry_id: int | None
 ) -> Decoding | None:
+    from braidmq.spark.avro import AvroSchema, Framing
     from braidmq.spark.lake.decode import Avro, Json, fields_of
-    from braidmq.spark.pipelines.model import AvroSchema, Framing
 
     if decode is None:
         return None
@@ -332,7 +332,7 @@ def _check_lake(folder: str) -> None:
     """UserMistake for a misspelt folder, before Spark starts."""
     try:
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.lake.query import check_name
+        from braidmq.spark.lake.reader import check_name
     except ImportError:
         # Without Spark there is a more important error, which the session raises.
         return
@@ -345,7 +345,7 @@ def _check_lake(folder: str) -> None:
 def _archive_elsewhere(
     spark: SparkSession, job: Archive, target: Target, every_s: float | None, as_json: bool
 ) -> None:
-    from braidmq.spark.lake.foreign import start
+    from braidmq.spark.lake.table_formats import start
 
     query = start(spark, job, target, every_s)
     try:
@@ -361,7 +361,7 @@ def _archive_elsewhere(
         print(f"archived {', '.join(job.topics)} into {target.to}")
 
 
-def _show_steps(steps: Iterator[Step] | Iterator[Step | None], to: str, as_json: bool) -> None:
+def _show_steps(steps: Iterator[ArchiveStep] | Iterator[ArchiveStep | None], to: str, as_json: bool) -> None:
     rows = 0
     try:
         with _progress(not as_json) as show:
@@ -382,7 +382,7 @@ def _show_steps(steps: Iterator[Step] | Iterator[Step | None], to: str, as_json:
 
 
 @contextmanager
-def _progress(wanted: bool) -> Iterator[Callable[[Step, int], None]]:
+def _progress(wanted: bool) -> Iterator[Callable[[ArchiveStep, int], None]]:
     """A bar on a terminal, a line for each commit elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -395,13 +395,13 @@ def _progress(wanted: bool) -> Iterator[Callable[[Step, int], None]]:
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("archiving", total=None)
 
-        def show(step: Step, rows: int) -> None:
+        def show(step: ArchiveStep, rows: int) -> None:
             bar.update(task, completed=rows, total=rows + step.ahead, description=f"commit {step.version}")
 
         yield show
 
 
-def _step_line(step: Step, rows: int) -> None:
+def _step_line(step: ArchiveStep, rows: int) -> None:
     print(f"commit {step.version}: {rows:,} rows so far, {step.ahead:,} offsets ahead", file=sys.stderr)
 
 
@@ -448,7 +448,7 @@ def _selection(
     topics: list[str] | None,
 ) -> Selection:
     with needs_spark():
-        from braidmq.spark.lake.reimport import Selection
+        from braidmq.spark.lake.replay import Selection
 
     chosen = [each.encode() for each in (keys or "").split(",") if each]
     if keys_from is not None:

@@ -25,7 +25,7 @@ from braidmq.cli.spark import Spark
 
 if TYPE_CHECKING:
     from braidmq.spark.pipelines.model import Pipeline
-    from braidmq.spark.pipelines.preflight import Reading
+    from braidmq.spark.pipelines.preflight import ReadPosition
 
 EXIT_FAILED, EXIT_MISTAKE = 1, 2
 
@@ -106,7 +106,7 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C or SIGTERM. The next run continues from its checkpoint."""
     from braidmq.cli.pipeline_view import view
-    from braidmq.spark.pipelines.running import run as run_pipeline
+    from braidmq.spark.pipelines.runner import run as run_pipeline
 
     with _logging_to_stderr(log_level), _explained():
         pipeline = declared.load(runs_on.conf)
@@ -150,13 +150,13 @@ def plan(
 
     Nothing is run or changed, and Spark is not started. CSV has the partitions to read.
     """
-    from braidmq.spark.pipelines import graph, versions
+    from braidmq.spark.pipelines import compatibility, graph
     from braidmq.spark.pipelines.checkpoint import Checkpoint
 
     with _explained():
         pipeline = declared.load()
         kept = Checkpoint(pipeline.checkpoint_directory)
-        notes = versions.check(pipeline, kept)
+        notes = compatibility.check(pipeline, kept)
         notes += [f"{name} is not read by any sink" for name in graph.unread(pipeline)]
         readings = [] if offline else _readings(pipeline)
     rows = [(r.query, r.topic, r.partition, r.next_offset, r.end_offset, r.lag) for r in readings]
@@ -253,7 +253,7 @@ def _changed_by_the_user() -> Iterator[None]:
         raise UserMistake(str(error)) from None
 
 
-def _readings(pipeline: Pipeline) -> list[Reading]:
+def _readings(pipeline: Pipeline) -> list[ReadPosition]:
     from braidmq.spark.pipelines.checkpoint import Checkpoint
     from braidmq.spark.pipelines.preflight import Preflight
 

@@ -70,10 +70,10 @@ def audit(
     chosen = None if compare is None else [each.strip() for each in compare.split(",")]
     with spark_session("braid topic audit", runs_on) as spark:
         from braidmq.spark.rescue.audit import audit as audited
-        from braidmq.spark.rescue.sides import Opening, Window, open_sides
+        from braidmq.spark.rescue.audit_inputs import TimeWindow, TopicReader, open_inputs
 
-        how = Opening(spark, broker.bootstrap, settings)
-        sides = open_sides(how, left, right, Window(from_ms, until_ms))
+        how = TopicReader(spark, broker.bootstrap, settings)
+        sides = open_inputs(how, left, right, TimeWindow(from_ms, until_ms))
         try:
             found = audited(sides.left, sides.right, chosen or sides.compare, examples)
         except ValueError as error:
@@ -122,7 +122,7 @@ def report(
         from braidmq.spark.rescue import summary
 
         names = tuple(dict.fromkeys(topics))
-        wanted = summary.Wanted(broker.bootstrap, names, from_ms, hot_keys, settings)
+        wanted = summary.ReportRequest(broker.bootstrap, names, from_ms, hot_keys, settings)
         made = summary.summarise(spark, wanted, _show_stage)
         files = summary.write(made, to) if to is not None else []
     if output.form is Form.JSON:
@@ -256,7 +256,7 @@ def redrive(
     place = checkpoint or Path("checkpoints") / f"redrive-{dead_letters}-{to}"
     settings = _checked(broker, [dead_letters, to])
     with spark_session("braid topic redrive", runs_on) as spark:
-        from braidmq.spark.lake.table import Lake
+        from braidmq.spark.lake.lake import Lake
         from braidmq.spark.rescue import redrive as redriving
 
         journal = Lake(place)
@@ -301,9 +301,9 @@ def _is_topic(side: str) -> bool:
     """Whether one side of an audit is a topic and not a lake; UserMistake if a lake cannot be read."""
     with needs_spark():
         from braidmq.spark.lake.commits import LakeError
-        from braidmq.spark.rescue.sides import place
+        from braidmq.spark.rescue.audit_inputs import topic_or_lake
     try:
-        return place(side).lake is None
+        return topic_or_lake(side).lake is None
     except LakeError as error:
         raise UserMistake(str(error)) from None
 

@@ -35,13 +35,13 @@ class Spark:
 
 def connected(broker: Broker, settings: Mapping[str, str]) -> Cluster:
     """The cluster, to check topics before Spark starts; UserMistake if a setting cannot be used."""
+    from braidmq.spark.cluster import open_cluster
     from braidmq.spark.options import READ_OPTIONS, OptionError, Options
-    from braidmq.spark.reach import reach
-    from braidmq.spark.sink_options import SINK_OPTIONS
+    from braidmq.spark.sink.options import SINK_OPTIONS
 
     try:
         Options(settings, (*READ_OPTIONS, *SINK_OPTIONS), "-X")
-        return reach(broker.bootstrap, settings)
+        return open_cluster(broker.bootstrap, settings)
     except OptionError as error:
         raise UserMistake(str(error)) from None
 
@@ -102,17 +102,9 @@ def _explain(error: Exception) -> None:
     """Raises what the user should see instead; returns if the error is neither Spark's nor ours."""
     from pyspark.errors import AnalysisException, PySparkException
 
-    from braidmq.spark.java import JavaMissing
-    from braidmq.spark.lake.commits import LakeError
-    from braidmq.spark.options import OptionError
-    from braidmq.spark.pipelines.failures import sentence
-    from braidmq.spark.pipelines.mistakes import PipelineError
-    from braidmq.spark.rescue.failure import RescueError
-    from braidmq.spark.rescue.plots import PlotsMissing
-    from braidmq.spark.session import SparkMissing
+    from braidmq.spark.errors import UserError, sentence
 
-    ours = (LakeError, PipelineError, RescueError, PlotsMissing, OptionError, SparkMissing, JavaMissing)
-    if isinstance(error, (*ours, AnalysisException)):
+    if isinstance(error, UserError | AnalysisException):
         raise UserMistake(sentence(str(error))) from None
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         raise UserMistake(": ".join(filter(None, (error.filename, error.strerror)))) from None

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from braidmq.spark.session import session
 
 if TYPE_CHECKING:
-    from braidmq.spark.bulk import read
-    from braidmq.spark.exporting import export
-    from braidmq.spark.progress import lag
+    from braidmq.spark.parquet.export import export
+    from braidmq.spark.source.bulk import read
+    from braidmq.spark.source.lag import lag
 
 __all__ = ["export", "lag", "read", "session"]
 
-_LATER = {"export": "exporting", "lag": "progress", "read": "bulk"}
-"""On first use: they need pyspark, which `session` looks for with a clear message."""
+_LATER = {"export": "parquet.export", "lag": "source.lag", "read": "source.bulk"}
+"""Imported on first use: they need pyspark, and `session` has a clear message where it is missing."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,14 @@
-"""The process Spark forks its task workers from: Spark's own, with what `forked.py` changes from the start.
+"""The process that Spark forks its task workers from: Spark's own daemon with the changes of `worker.py`.
 
-So tasks of any Python function are quick in our sessions. Started by Spark as a module, through
-`spark.python.daemon.module`; on a worker machine it needs nothing but this package.
+So tasks of any Python function are fast in our sessions. Spark starts it as a module
+(`spark.python.daemon.module`); a worker machine needs only this package for it.
 """
 
 from __future__ import annotations
 
 from pyspark import daemon
 
-from braidmq.spark.forked import change
+from braidmq.spark.worker import change
 
 if __name__ == "__main__":
     change(daemon)

@@ -1,8 +1,8 @@
 """What a user may write in `.option(…)` when reading: names, meanings, checks.
 
-The names are those of Spark's Kafka source, so that a query moves over by changing its format. Settings of
-the Kafka client may carry the prefix `kafka.` as there, or not. A name that means nothing is refused with the
-closest that does: a misspelt `maxOffsetPerTrigger` would otherwise read everything at once.
+The names are those of Spark's Kafka source, so that a query needs only another format to move over. Settings
+of the Kafka client may have the prefix `kafka.`, as there, or not. An unknown name is an error that suggests
+the closest known one: a misspelt `maxOffsetPerTrigger` would otherwise read everything at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from braidmq.client.settings import CLIENT_OPTIONS as CLIENT_OPTIONS
 from braidmq.client.settings import PREFIX as PREFIX
 from braidmq.client.settings import WITHOUT_EFFECT
 from braidmq.client.settings import merged as merged
+from braidmq.spark.errors import UserError
 
 DEFAULT_REQUEST_TIMEOUT_MS = 60_000
 
 
-class OptionError(ValueError):
-    """An option that cannot be; the message names it and what would be right."""
+class OptionError(UserError, ValueError):
+    """An option with a wrong name or value; the message names it and what would be right."""
 
 
 class Isolation(Enum):
@@ -40,7 +41,7 @@ class LocalLog(Enum):
 
 
 class Pushdown(Enum):
-    """Whether filters that Spark offers are taken (`filters.py` says why that may be unsafe)."""
+    """Whether to take the filters that Spark offers (`source/filters.py` says why that may be unsafe)."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -76,7 +77,7 @@ READ_OPTIONS = (
 
 
 class Options:
-    """The options of one query by name, without regard to case and to the prefix `kafka.`."""
+    """The options of one query by name; case and the prefix `kafka.` make no difference."""
 
     def __init__(self, given: Mapping[str, str], known: Collection[str], what: str) -> None:
         names = {name.lower(): name for name in (*known, *CLIENT_OPTIONS, *WITHOUT_EFFECT)}
@@ -129,12 +130,12 @@ class Options:
         return text
 
     def client_settings(self) -> dict[str, str]:
-        """What is about the connection, for `cluster`."""
+        """The settings of the connection."""
         return {name: self._values[name] for name in CLIENT_OPTIONS if name in self._values}
 
 
 def bootstrap(options: Options) -> str:
-    """The brokers to begin with, checked for their form."""
+    """The bootstrap servers, checked for their form."""
     servers = options.required("bootstrap.servers", "127.0.0.1:9092")
     try:
         parse_addresses(servers)
@@ -147,7 +148,7 @@ def _unknown(written: str, names: Iterable[str], what: str) -> str:
     by_lower = {name.lower(): name for name in names}
     plain = written.lower().removeprefix(PREFIX)
     if of_reading := next((name for name in READ_OPTIONS if name.lower() == plain), None):
-        return f"{what} has no option {of_reading!r}, which is one of reading"
+        return f"{what} has no option {of_reading!r}; it is an option for reading"
     close = difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.5)
-    advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; docs/use/spark.md lists them"
+    advice = f"; did you mean {by_lower[close[0]]!r}?" if close else "; see docs/reference/spark-options.md"
     return f"{what} has no option {written!r}{advice}"

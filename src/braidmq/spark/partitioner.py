@@ -1,4 +1,4 @@
-"""How a key decides about the partition of its record, which is up to each client."""
+"""How a client chooses the partition of a record from its key."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class Partitioner(StrEnum):
-    """By librdkafka's names. A key has one partition only while all who send its records use the same."""
+    """By librdkafka's names. A key stays in one partition only while all its producers use the same one."""
 
     MURMUR2 = "murmur2_random"
-    """Of Kafka's own client, of kafka-python and of ours."""
+    """Of Kafka's Java client, kafka-python and Braid's client."""
     CRC32 = "consistent_random"
-    """Of librdkafka, and so of confluent-kafka and of most clients that are not in Java."""
+    """Of librdkafka, so of confluent-kafka and most clients that are not in Java."""

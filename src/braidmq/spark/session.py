@@ -1,4 +1,4 @@
-"""A Spark session that is quick with Python: what would otherwise be ten settings and a look for Java.
+"""A Spark session that is fast with Python: it finds Java and sets what would otherwise be ten settings.
 
 Everything can be overridden with `config`. What is set, and why:
 
@@ -7,9 +7,9 @@ Everything can be overridden with `config`. What is set, and why:
 - the process that workers are forked from imports what they need once and freezes its garbage, since Spark's
   worker collects garbage after every task (`daemon.py`);
 - memory follows the machine; a local master binds to the loopback address only;
-- what workers send is read and written in pieces that are large enough for values of a kilobyte, and what
-  they are sent comes in batches that do not outgrow the processor's cache when rows are wide;
-- Arrow in the JVM does not check again every access to batches that Arrow in Python has made;
+- buffers between the JVM and workers are large enough for values of a kilobyte, and batches that go to
+  workers stay small enough for the processor's cache when rows are wide;
+- Arrow in the JVM does not check every access to batches that Arrow in Python made;
 - logs are quiet, and the address of the UI is printed.
 """
 
@@ -25,14 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from braidmq.spark.java import find_java_home
+from braidmq.spark.errors import UserError
+from braidmq.spark.java.home import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 QUIET = ("OFF", "FATAL", "ERROR")
-"""Levels at which exceptions are logged in a line: Spark logs what it raises, with a page of Java each."""
+"""Levels at which an exception is logged in one line: Spark logs what it raises with a page of Java."""
 MEMORY_SHARE = 3
 MEMORY_MIN_MB = 1024
 MEMORY_MAX_MB = 16_384
@@ -46,7 +47,7 @@ OLDEST = "4.2.0"
 """As in pyproject.toml: the first whose Python streams have read limits and available-now (SPARK-55304)."""
 
 
-class SparkMissing(RuntimeError):
+class SparkMissing(UserError):
     """The Python package of Spark is not installed, or too old."""
 
 
@@ -61,8 +62,8 @@ def session(
 ) -> SparkSession:
     """The Spark session of this process, made on the first call.
 
-    `memory_mb` is the driver's heap, which on a local master is all there is. `config` has the last word over
-    every setting. On a cluster the package must be installed on the workers, for the same Python.
+    `memory_mb` is the driver's heap, which is the only heap on a local master. Settings in `config` win over
+    all others. On a cluster this package must be installed on the workers, for the same Python.
     """
     try:
         import pyspark
@@ -76,20 +77,20 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
-        # Else Spark warns on stderr that it had to choose among the machine's addresses.
+        # Otherwise Spark warns on stderr that it chose one of the machine's addresses.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf().setAppName(app).setMaster(master)
     for name, text in (settings(master, memory_mb, ui, log_level) | dict(config or {})).items():
         conf.set(name, text)
     with own_interrupt_handler():
         if SparkContext._gateway is None:
-            from braidmq.spark.jvm import launch
+            from braidmq.spark.java.jvm import launch
 
             SparkContext(conf=conf, gateway=launch(conf))
         made = SparkSession.builder.config(conf=conf).getOrCreate()
-    # Spark started from Python sets its own level over that of the file.
+    # Spark started from Python replaces the level of the file by its own.
     made.sparkContext.setLogLevel(log_level)
-    # pyspark logs every failed call into Spark as a page of JSON, beside raising it.
+    # pyspark raises every failed call into Spark, and also logs it as a page of JSON.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if ui and (address := made.sparkContext.uiWebUrl):
         sys.stderr.write(f"Spark UI: {address}\n")
@@ -98,7 +99,7 @@ def session(
 
 @contextmanager
 def own_interrupt_handler() -> Iterator[None]:
-    """Whoever handles Ctrl-C goes on doing so: Spark puts a handler of its own over it that cancels jobs."""
+    """Keeps the current handler of Ctrl-C: Spark replaces it by one that cancels jobs."""
     before = signal.getsignal(signal.SIGINT)
     yield
     is_own = before not in (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
@@ -107,10 +108,10 @@ def own_interrupt_handler() -> Iterator[None]:
 
 
 def check_version(version: str) -> None:
-    """SparkMissing where this version of pyspark lacks what the format needs."""
+    """SparkMissing if this version of pyspark lacks what the format needs."""
     if _line(version) < _line(OLDEST):
         raise SparkMissing(
-            f"pyspark {version} is too old, Braid needs {OLDEST} or newer; run: pip install 'braidmq[spark]'"
+            f"pyspark {version} is too old; Braid needs {OLDEST} or newer; run: pip install 'braidmq[spark]'"
         )
 
 

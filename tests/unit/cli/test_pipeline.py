@@ -17,7 +17,7 @@ from braidmq.client import Producer
 from braidmq.spark.pipelines import Pipeline, load, templates
 from braidmq.spark.pipelines.checkpoint import Checkpoint, holding
 from braidmq.spark.pipelines.preflight import Preflight
-from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
+from braidmq.spark.pipelines.status import QueryStatus, RunState, RunStatus
 from braidmq.spark.session import SparkMissing
 
 FILE = """\
@@ -71,7 +71,7 @@ def test_a_checkpoint_given_as_a_url_is_refused(file: Path, capsys: pytest.Captu
     """S4 O1: it would silently become a directory of that name."""
     for command in ("run", "plan", "status"):
         assert main(["pipeline", command, str(file), "--checkpoint", "s3a://bucket/x"]) == 1
-        assert "must be a directory of a file system, not a URL" in capsys.readouterr().err
+        assert "must be a directory, not a URL" in capsys.readouterr().err
 
 
 def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +213,7 @@ def test_the_lag_of_a_query_without_topics_is_not_known(
     source = "{files: in, format: json, read: stream, schema: id INT}"
     path.write_text(f"pipeline: files\nsources: {{a: {source}}}\nsinks: {{out: {{from: a, lake: l}}}}\n")
     kept = Checkpoint(load(path).checkpoint_directory)
-    RunStatus("files", 1, State.DONE, queries=[QueryStatus("out", State.DONE)]).save(kept)
+    RunStatus("files", 1, RunState.DONE, queries=[QueryStatus("out", RunState.DONE)]).save(kept)
     assert main(["pipeline", "status", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["queries"][0]["lag"] is None
 

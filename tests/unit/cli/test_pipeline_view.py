@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from braidmq.cli import pipeline_view
-from braidmq.spark.pipelines.status import QueryStatus, RunStatus, State
+from braidmq.spark.pipelines.status import QueryStatus, RunState, RunStatus
 
 BUSY = QueryStatus(
     "orders_without_customers",
-    State.RUNNING,
+    RunState.RUNNING,
     batch=1234,
     rows=12_345_678,
     rows_per_s=98_765.4,
@@ -21,7 +21,7 @@ BUSY = QueryStatus(
     state_bytes=12_345_678,
     lag=77,
 )
-STATUS = RunStatus("orders", 1, State.RUNNING, queries=[QueryStatus("out"), BUSY])
+STATUS = RunStatus("orders", 1, RunState.RUNNING, queries=[QueryStatus("out"), BUSY])
 
 
 def test_the_table_shows_rates_lag_batch_time_and_state() -> None:

@@ -64,7 +64,7 @@ def test_a_report_shows_tables_whole_and_says_where_it_cut_one(
         "throughput": [{"topic": "orders", "records": 1_000 + number} for number in range(25)],
         "hot_keys": [{"topic": "orders", "rank": number} for number in range(1, 51)],
     }
-    made = summary.Report(("orders",), 0, 1, tables)
+    made = summary.TopicReport(("orders",), 0, 1, tables)
     session, nothing = importlib.import_module("braidmq.spark.session"), SimpleNamespace(stop=lambda: None)
     monkeypatch.setattr(summary, "summarise", lambda *_: made)
     monkeypatch.setattr(session, "session", lambda *_, **__: nothing)

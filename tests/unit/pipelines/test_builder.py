@@ -61,8 +61,8 @@ def test_a_mistake_in_a_program_names_the_line_of_the_call(tmp_path: Path) -> No
     with pytest.raises(PipelineMistakes) as raised:
         load(write(tmp_path, PROGRAM.replace("def large(per_minute)", "def large(per_minut)")))
     (mistake,) = raised.value.mistakes
-    assert mistake.place.line == 9
-    assert mistake.place.file.endswith("orders_pipeline.py")
+    assert mistake.location.line == 9
+    assert mistake.location.file.endswith("orders_pipeline.py")
     assert "did you mean per_minute?" in mistake.text
 
 
@@ -81,7 +81,7 @@ def test_a_name_used_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     """S4: with how to write one."""
-    with pytest.raises(PipelineError, match="makes no pipelines"):
+    with pytest.raises(PipelineError, match="has no pipelines"):
         load(write(tmp_path, "x = 1\n"))
     with pytest.raises(PipelineError, match=r"orders_pipeline\.py:1"):
         load(write(tmp_path, "x = = 1\n"))
@@ -91,5 +91,5 @@ def test_a_program_without_a_pipeline_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_that_runs_itself_while_it_is_read_is_refused(tmp_path: Path) -> None:
     """S4: a plan must not start anything."""
-    with pytest.raises(PipelineError, match='below if __name__ == "__main__"'):
+    with pytest.raises(PipelineError, match='under if __name__ == "__main__"'):
         load(write(tmp_path, PROGRAM + "pipe.run(once=True)\n"))

@@ -12,7 +12,7 @@ from braidmq.spark.pipelines import PipelineMistakes, loads
 def mistakes(text: str, tmp_path: Path) -> list[tuple[int, str]]:
     with pytest.raises(PipelineMistakes) as raised:
         loads(text, tmp_path)
-    return [(mistake.place.line, mistake.text) for mistake in raised.value.mistakes]
+    return [(mistake.location.line, mistake.text) for mistake in raised.value.mistakes]
 
 
 JOIN = """\
@@ -55,9 +55,9 @@ def test_a_kind_of_join_that_a_stream_cannot_have_is_told(
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("topic: a, format: text", "any value is text, so no record is bad; leave bad_records out"),
-        ("topic: a, format: raw", "any value is raw, so no record is bad; leave bad_records out"),
-        ("topic: a, schema: id INT, read: table", "a table is read again and again"),
+        ("topic: a, format: text", "any value is text, so no record is bad; remove bad_records"),
+        ("topic: a, format: raw", "any value is raw, so no record is bad; remove bad_records"),
+        ("topic: a, schema: id INT, read: table", "a table is read again for every batch"),
     ],
 )
 def test_a_topic_for_bad_records_that_there_cannot_be_is_told(source: str, said: str, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_checkpoint_behind_a_url_is_refused(tmp_path: Path) -> None:
     """S4: it would silently become a directory called s3a:."""
     text = "pipeline: x\ncheckpoint: s3a://b/x\nsources: {a: {topic: a, format: text}}\n"
     text += "sinks: {out: {from: a, topic: out, format: text}}\n"
-    said = "the checkpoint s3a://b/x must be a directory of a file system, not a URL"
+    said = "the checkpoint s3a://b/x must be a directory, not a URL"
     assert mistakes(text, tmp_path) == [(2, said)]
     here = loads(text.replace("s3a://b/x", "c/x"), tmp_path)
     assert here.checkpoint_directory == tmp_path / "c" / "x" / "v1"
@@ -114,7 +114,7 @@ def test_nothing_that_goes_by_event_time_follows_newest(step: str, tmp_path: Pat
 
     ((line, said),) = mistakes(text, tmp_path)
 
-    assert (line, said.partition(",")[0]) == (8, "step both: ordered hands rows on without their event time")
+    assert (line, said.partition(",")[0]) == (8, "step both: rows after ordered have no event time")
 
 
 def test_a_table_may_be_joined_behind_newest(tmp_path: Path) -> None:

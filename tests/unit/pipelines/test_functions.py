@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.spark.pipelines import PipelineError
-from braidmq.spark.pipelines.mistakes import Place
+from braidmq.spark.pipelines.mistakes import Location
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,6 @@ def test_a_module_that_cannot_be_loaded_is_told_with_its_line(
     name = f"steps_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(program)
     with pytest.raises(PipelineError) as raised:
-        find_function(f"{name}:clean", tmp_path, Place("p.yaml", 7))
+        find_function(f"{name}:clean", tmp_path, Location("p.yaml", 7))
     expected = told.replace("FILE", str(tmp_path / f"{name}.py")).replace("PROGRAM", name)
     assert str(raised.value).startswith(f"p.yaml:7: python: {expected}")

@@ -71,6 +71,6 @@ def test_an_empty_topic_needs_the_id_in_the_file(
 ) -> None:
     """S4: else the first batch would be read without a check."""
     topic = new_topic()
-    with pytest.raises(PipelineError, match=rf"topic {topic} holds no record to learn the registry id"):
+    with pytest.raises(PipelineError, match=rf"topic {topic} has no record yet from which to take"):
         found(bootstrap, topic, tmp_path)
     assert found(bootstrap, topic, tmp_path, ", registry_id: 7") == 7

@@ -13,9 +13,9 @@ from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
 from braidmq.spark.lake import compaction
 from braidmq.spark.lake.archiver import Archive, archive
-from braidmq.spark.lake.commits import Conflict, LakeError
-from braidmq.spark.lake.direct import DirectWrite
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.commits import CommitConflict, LakeError
+from braidmq.spark.lake.direct_write import DirectWrite
+from braidmq.spark.lake.lake import Lake
 
 NewTopic = Callable[..., str]
 NO_SESSION: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
@@ -62,7 +62,7 @@ def test_a_topic_that_was_made_again_is_known_though_it_has_grown_past_the_archi
         admin.delete_topic(topic)
         admin.create_topic(topic, 1)
     fill(bootstrap, topic, 9)
-    with pytest.raises(LakeError, match=f"{topic} was deleted and made again.*a folder of its own"):
+    with pytest.raises(LakeError, match=f"{topic} was deleted and recreated.*another folder"):
         next(archive(NO_SESSION, lake, job))
 
 
@@ -73,7 +73,7 @@ def test_an_archive_from_before_ids_were_kept_goes_on_and_learns_them(
     """S5: what is not known cannot have changed."""
     lake.append_staged(lambda _: [], onto=lake.create(), reached={topic: {0: 2}})
     assert [step.ahead for step in archive(NO_SESSION, lake, Archive(bootstrap, (topic,)))] == [0]
-    assert lake.table().topic_ids.keys() == {topic}
+    assert lake.snapshot().topic_ids.keys() == {topic}
 
 
 @pytest.mark.usefixtures("writes_nothing")
@@ -84,7 +84,7 @@ def test_retention_that_overtakes_a_run_between_two_steps_is_seen(
     steps = archive(NO_SESSION, lake, Archive(bootstrap, (topic,), rows_per_commit=2))
     assert next(steps).ahead == 4
     trim(bootstrap, topic, 4)
-    with pytest.raises(LakeError, match=f"{topic}-0: offsets 2 to 3 are gone.*--skip-lost"):
+    with pytest.raises(LakeError, match=f"{topic}-0: offsets 2 to 3 were deleted.*--skip-lost"):
         next(steps)
     job = Archive(bootstrap, (topic,), rows_per_commit=1, skip_lost=True)
     steps = archive(NO_SESSION, lake, job)
@@ -109,7 +109,7 @@ def test_retention_that_overtakes_a_step_is_one_sentence_or_gone_past(
     if skip_lost:
         assert [(step.rows, step.ahead) for step in steps] == [(0, 0)]
     else:
-        with pytest.raises(LakeError, match=f"{topic}-0: records from offset 0 on are gone.*--skip-lost"):
+        with pytest.raises(LakeError, match=f"{topic}-0: records from offset 0 on were deleted.*--skip-lost"):
             next(steps)
 
 
@@ -120,7 +120,7 @@ def test_an_archiver_goes_on_when_somebody_else_merges_its_files(
     """S5: `braid lake compact` beside it was faster; the files are merged all the same."""
 
     def slower(*_: object) -> None:
-        raise Conflict("another compaction was faster; nothing was changed")
+        raise CommitConflict("another compaction finished first; nothing was changed")
 
     monkeypatch.setattr(compaction, "is_fragmented", lambda _: True)
     monkeypatch.setattr(compaction, "compact", slower)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from braidmq.spark import arrow  # noqa: E402
-from braidmq.spark.columns import ARROW_TYPES  # noqa: E402
-from braidmq.spark.times import TimestampTooLarge  # noqa: E402
+from braidmq.spark.source import arrow  # noqa: E402
+from braidmq.spark.source.columns import ARROW_TYPES  # noqa: E402
+from braidmq.spark.source.timestamps import TimestampTooLarge  # noqa: E402
 from braidmq.wire.compress import Codec  # noqa: E402
 from braidmq.wire.errors import ApiError  # noqa: E402
 from braidmq.wire.records import build_batch, parse_header, records, restamp_append_time, stamp  # noqa: E402

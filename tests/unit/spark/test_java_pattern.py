@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from braidmq.spark.java_pattern import CLASSES, NotInPython, compile_java
+from braidmq.spark.java.pattern import CLASSES, NotInPython, compile_java
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.groups import GroupAdmin
 from braidmq.client.transactional import Identity, TransactionalClient
 from braidmq.spark.rescue.report import lags
-from braidmq.spark.sink_ledger import Decision, Ledger, Written, is_ledger
+from braidmq.spark.sink.ledger import Decision, Ledger, TaskWrite, is_ledger
 
 
 def decided(cluster: Cluster, scope: str, topic: str, tasks: int) -> None:
     ledger = Ledger(cluster, TransactionalClient(cluster), scope, 60_000)
     ledger.hold()
-    written = {number: Written(Identity(f"{scope}/{number}", 7, 0), 12345) for number in range(tasks)}
+    written = {number: TaskWrite(Identity(f"{scope}/{number}", 7, 0), 12345) for number in range(tasks)}
     ledger.decide(Decision(3, topic, written))
     # Which waits until the transaction has ended in the group, too.
     assert ledger.read() is not None

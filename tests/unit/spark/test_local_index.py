@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from braidmq.log.files import FileCache
 from braidmq.log.index import SegmentIndex
 from braidmq.platform.disk import RealDisk
-from braidmq.spark.fetch import split_batches
-from braidmq.spark.local_log import LocalRange
 from braidmq.spark.options import Isolation
+from braidmq.spark.source.fetch import split_batches
+from braidmq.spark.source.local_log import LocalRange
 from braidmq.wire.records import build_batch
 
 BASE = 7_000

@@ -43,6 +43,6 @@ def test_the_figures_are_written_though_drawing_fails(
 
     monkeypatch.setattr(plots, "draw", fails)
     with pytest.raises(plots.PlotsMissing):
-        summary.write(summary.Report(("orders",), 0, 1, tables), tmp_path)
+        summary.write(summary.TopicReport(("orders",), 0, 1, tables), tmp_path)
     assert json.loads((tmp_path / "report.json").read_text())["tables"]["lag"][0]["lag"] == 3
     assert "![lag](lag.png)" in (tmp_path / "report.md").read_text()

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from braidmq.client.consumer import Start
-from braidmq.spark.group import group_name
 from braidmq.spark.options import Isolation, LocalLog, OptionError
-from braidmq.spark.query import parse_query
+from braidmq.spark.source.group_positions import group_name
+from braidmq.spark.source.query import parse_query
 
 MINIMUM = {"bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 
@@ -72,9 +72,9 @@ def test_times_go_before_offsets() -> None:
         ({"startingOffset": "earliest"}, "no option 'startingOffset'; did you mean 'startingOffsets'"),
         ({"maxOffsetPerTriger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"kafka.bootstrap.server": "a:1"}, "did you mean 'bootstrap.servers'"),
-        ({"startingOffsets": "erliest"}, "not the JSON it must be"),
+        ({"startingOffsets": "erliest"}, "not valid JSON"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "startingOffsets: 'orders' has '0': -3"),
-        ({"startingOffsets": "latest"}, "a batch would be empty"),
+        ({"startingOffsets": "latest"}, "startingOffsets is latest, so nothing would be read"),
         ({"endingOffsets": "earliest"}, "write latest"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, "would read nothing"),
         ({"minPartitions": "none"}, "minPartitions is 'none'; it must be a whole number of at least 1"),
@@ -104,8 +104,8 @@ def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, str
         ({"subscribe": "orders"}, "bootstrap.servers is missing"),
         ({"bootstrap.servers": "a:1"}, "none is given"),
         ({"bootstrap.servers": "a:1", "subscribe": " , "}, "names no topic"),
-        ({"bootstrap.servers": "a:1", "subscribePattern": "("}, "no regular expression"),
-        ({"bootstrap.servers": "a:1", "subscribePattern": r"\p{InGreek}"}, r"understand \p{InGreek}"),
+        ({"bootstrap.servers": "a:1", "subscribePattern": "("}, "not a regular expression"),
+        ({"bootstrap.servers": "a:1", "subscribePattern": r"\p{InGreek}"}, r"does not support \p{InGreek}"),
         ({"bootstrap.servers": "a:1", "subscribe": ""}, "option subscribe is empty; write .option"),
         ({"bootstrap.servers": "a:1", "assign": '{"orders":"0"}'}, "not a list of numbers"),
         ({"bootstrap.servers": "a:1", "assign": "{}"}, "names no partition"),

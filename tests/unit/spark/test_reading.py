@@ -28,16 +28,16 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError
 from braidmq.client.groups import GroupAdmin
-from braidmq.spark import filters, limits, local_log, positions
-from braidmq.spark.batch_reader import plan_batch
-from braidmq.spark.fetch import RangeFetch, StoredBatch, committed, split_batches
-from braidmq.spark.filters import Pushed, push
-from braidmq.spark.group import GroupPositions
-from braidmq.spark.local_log import LocalRange, find_directories
 from braidmq.spark.options import Isolation, OptionError
-from braidmq.spark.query import Query, parse_query
-from braidmq.spark.splits import Range, Split, cut, tasks
-from braidmq.spark.task import read_split
+from braidmq.spark.source import filters, limits, local_log, positions
+from braidmq.spark.source.batch_reader import plan_batch
+from braidmq.spark.source.fetch import RangeFetch, StoredBatch, committed, split_batches
+from braidmq.spark.source.filters import Pushed, push
+from braidmq.spark.source.group_positions import GroupPositions
+from braidmq.spark.source.local_log import LocalRange, find_directories
+from braidmq.spark.source.query import ReadQuery, parse_query
+from braidmq.spark.source.splits import Range, Split, cut, tasks
+from braidmq.spark.source.task import read_split
 from braidmq.testing import BrokerProcess
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -49,7 +49,7 @@ NewTopic = Callable[..., str]
 COLUMNS = ("value", "offset")
 
 
-def query_for(bootstrap: str, topic: str, **options: str) -> Query:
+def query_for(bootstrap: str, topic: str, **options: str) -> ReadQuery:
     given = {"bootstrap.servers": bootstrap, "subscribe": topic, "localLog": "never"} | options
     return parse_query(given, streaming=False)
 
@@ -60,7 +60,7 @@ def send(bootstrap: str, topic: str, count: int, codec: Codec = Codec.NONE, batc
             producer.send(topic, b"%d" % number, partition=0, timestamp_ms=1000 + number)
 
 
-def values(query: Query, pushed: Pushed = Pushed()) -> list[int]:  # noqa: B008
+def values(query: ReadQuery, pushed: Pushed = Pushed()) -> list[int]:  # noqa: B008
     found = []
     for split in plan_batch(query, pushed):
         for batch in read_split(query, (*COLUMNS, "timestamp"), split):
@@ -286,11 +286,11 @@ def test_a_leader_that_is_not_known_for_a_moment_is_waited_for(bootstrap: str, n
     send(bootstrap, topic, 3000)
 
     class Unsettled(Cluster):
-        asked = 0
+        parse_read = 0
 
         def leader(self, at: TopicPartition) -> Connection:
-            self.asked += 1
-            if self.asked % 3:
+            self.parse_read += 1
+            if self.parse_read % 3:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader")
             return super().leader(at)
 
@@ -299,7 +299,7 @@ def test_a_leader_that_is_not_known_for_a_moment_is_waited_for(bootstrap: str, n
         found = sum(each.header.record_count for view in fetch.batches() for each in split_batches(view))
 
     assert found == 3000
-    assert cluster.asked > 6
+    assert cluster.parse_read > 6
 
 
 def test_a_limit_in_bytes_needs_sizes(
@@ -313,7 +313,7 @@ def test_a_limit_in_bytes_needs_sizes(
 
     with (
         positions.connect(query) as cluster,
-        pytest.raises(ClientError, match=r"does not tell that of .* \(cluster authorization failed\)"),
+        pytest.raises(ClientError, match=r"does not return that of .* \(cluster authorization failed\)"),
     ):
         limits.record_bytes(cluster, query, [at])
 
@@ -330,11 +330,11 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
     topic = new_topic(partitions=2)
 
     for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
-        wrong = f"option {option} must name every partition, and does not name {topic}-1"
+        wrong = f"option {option} must have every partition, and {topic}-1 is missing"
         with pytest.raises(OptionError, match=wrong):
             plan_batch(query_for(bootstrap, topic, **{option: f'{{"{topic}":{{"0":0}}}}'}), Pushed())
     beyond = f'{{"{topic}":{{"0":7,"1":-1}}}}'
-    with pytest.raises(OptionError, match=f"asks for {topic}-0 up to 7, but it ends at 0"):
+    with pytest.raises(OptionError, match=f"endingOffsets is 7 for {topic}-0, which ends at 0"):
         plan_batch(query_for(bootstrap, topic, endingOffsets=beyond), Pushed())
     starting = f'{{"{topic}":{{"0":0,"1":0,"2":0}}}}'
     with pytest.raises(OptionError, match="which the query does not read"):
@@ -344,15 +344,15 @@ def test_offsets_must_name_every_partition(bootstrap: str, new_topic: NewTopic) 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"startingOffsets": 11}, "startingOffsets asks for TOPIC-0 from 11 on, but it ends at 10"),
+        ({"startingOffsets": 11}, "startingOffsets is 11 for TOPIC-0, which ends at 10"),
         (
             {"startingOffsets": 5, "endingOffsets": 3},
-            "TOPIC-0 is asked for from 5 on, which is after",
+            "TOPIC-0: the starting offset 5 is after",
         ),
-        ({"endingOffsets": 1}, "TOPIC-0 is asked for up to 1, but it begins at 2"),
+        ({"endingOffsets": 1}, "TOPIC-0: the ending offset 1 is before the first offset 2"),
         (
             {"startingOffsetsByTimestamp": 1009, "endingOffsetsByTimestamp": 1005},
-            "TOPIC-0 is asked for from 9 on, which is after its end at 5",
+            "TOPIC-0: the starting offset 9 is after the ending offset 5",
         ),
     ],
 )
@@ -364,9 +364,9 @@ def test_a_batch_that_begins_after_its_end_is_refused(
     send(bootstrap, topic, 10)
     with Admin(bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 2})
-    asked = {name: f'{{"{topic}":{{"0":{number}}}}}' for name, number in options.items()}
+    parse_read = {name: f'{{"{topic}":{{"0":{number}}}}}' for name, number in options.items()}
     with pytest.raises(OptionError, match=complaint.replace("TOPIC", topic)):
-        plan_batch(query_for(bootstrap, topic, **asked), Pushed())
+        plan_batch(query_for(bootstrap, topic, **parse_read), Pushed())
     for nothing in (
         {"startingOffsets": f'{{"{topic}":{{"0":10}}}}'},
         {"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"},

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from braidmq.spark.lake.table import Lake
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.lake.lake import Lake
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.redrive import PLAN, Redrive, redrive
 
 NewTopic = Callable[..., str]
@@ -28,8 +28,8 @@ def test_a_journal_of_dead_letters_that_were_deleted_and_made_again_is_refused(
 ) -> None:
     """S6: a new letter at an old offset would count as sent back."""
     dead, orders = new_topic(), new_topic()
-    journal.append_staged(lambda _: [], onto=journal.table(), reached={}, topic_ids={dead: "0a" * 16})
-    with pytest.raises(RescueError, match=f"{dead} was deleted and made again.*another --checkpoint"):
+    journal.append_staged(lambda _: [], onto=journal.snapshot(), reached={}, topic_ids={dead: "0a" * 16})
+    with pytest.raises(RescueError, match=f"{dead} was deleted and recreated.*another --checkpoint"):
         redrive(NO_SESSION, Redrive(bootstrap, dead, orders, journal))
 
 
@@ -39,6 +39,7 @@ def test_letters_that_are_on_their_way_elsewhere_are_not_sent_to_another_topic(
     """S6: nor counted as sent; the run they belong to is to be finished first."""
     dead, orders = new_topic(), new_topic()
     journal.mark(f"plan/{dead}/elsewhere/1")
-    said = f"sends {dead} to elsewhere is not finished.*--to-topic elsewhere --checkpoint {journal.path}"
+    again = f"braid topic redrive {dead} --to-topic elsewhere --checkpoint {journal.path}"
+    said = f"sends {dead} to elsewhere is not finished.*{again}"
     with pytest.raises(RescueError, match=said):
         redrive(NO_SESSION, Redrive(bootstrap, dead, orders, journal))

@@ -13,7 +13,7 @@ from confluent_kafka import Producer as StockProducer
 from braidmq.client import Admin, Producer
 from braidmq.spark.partitioner import Partitioner
 from braidmq.spark.rescue import reshard
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.reshard import Reshard, copy, prepare
 
 NewTopic = Callable[..., str]
@@ -72,7 +72,7 @@ def test_a_copy_goes_on_with_the_partitioner_it_began_with(
     job = Reshard(bootstrap, new_topic(), "wide", 2, tmp_path / "c", partitioner=Partitioner.CRC32)
     for _ in range(2):
         assert [each.ahead for each in copy(no_session, job)] == [0]
-    with pytest.raises(RescueError, match="a copy with --partitioner consistent_random; go on with that"):
+    with pytest.raises(RescueError, match="a copy with --partitioner consistent_random; continue with that"):
         next(copy(no_session, replace(job, partitioner=Partitioner.MURMUR2)))
 
 
@@ -92,7 +92,7 @@ def test_a_switch_is_refused_while_records_lie_behind_an_open_transaction(
     with Producer(bootstrap) as producer:
         producer.send(old, b"plain", partition=1)
     assert [each.ahead for each in copy(no_session, job)] == [0]
-    with pytest.raises(RescueError, match=f"{old}-1: a transaction is still open at offset 0"):
+    with pytest.raises(RescueError, match=f"{old}-1: a transaction is open at offset 0"):
         list(copy(no_session, job, until_still=True))
     killed.abort_transaction(30)
     assert [each.ahead for each in copy(no_session, job, until_still=True)] == [0]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from braidmq.spark import row_counter  # noqa: E402
-from braidmq.spark.columns import COUNT, arrow_schema  # noqa: E402
-from braidmq.spark.row_counter import RowCounter  # noqa: E402
+from braidmq.spark.source import row_counter  # noqa: E402
+from braidmq.spark.source.columns import COUNT, arrow_schema  # noqa: E402
+from braidmq.spark.source.row_counter import RowCounter  # noqa: E402
 from braidmq.wire.compress import Codec  # noqa: E402
 from braidmq.wire.records import build_batch, restamp_append_time  # noqa: E402
 

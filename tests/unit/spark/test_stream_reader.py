@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from braidmq.client import Admin, Producer
 from braidmq.client.cluster import TopicPartition
-from braidmq.spark.loss import RecordsLost
-from braidmq.spark.positions import TopicMissing
-from braidmq.spark.query import parse_query
-from braidmq.spark.splits import Task
-from braidmq.spark.stream_reader import IDS, Json, StreamReader
+from braidmq.spark.source.data_loss import RecordsLost
+from braidmq.spark.source.positions import TopicMissing
+from braidmq.spark.source.query import parse_query
+from braidmq.spark.source.splits import ReadTask
+from braidmq.spark.source.stream_reader import IDS, Json, StreamReader
 
 NewTopic = Callable[..., str]
 MakeReader = Callable[..., StreamReader]
@@ -57,7 +57,9 @@ def offsets(written: Json) -> Json:
 
 def rows(reader: StreamReader, start: Json, end: Json) -> int:
     planned = reader.partitions(start, end)
-    return sum(batch.num_rows for task in planned if isinstance(task, Task) for batch in reader.read(task))
+    return sum(
+        batch.num_rows for task in planned if isinstance(task, ReadTask) for batch in reader.read(task)
+    )
 
 
 def test_what_is_available_now_is_never_less_than_where_a_query_begins(
@@ -80,7 +82,7 @@ def test_what_is_available_now_is_never_less_than_where_a_query_begins(
 
 
 @pytest.mark.parametrize("count", [4, 10, 25])
-def test_a_topic_that_was_made_anew_is_known_by_its_id(
+def test_a_topic_that_was_recreated_is_known_by_its_id(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader, count: int
 ) -> None:
     """S2: a loss, also where it is as long as the old one or longer; failOnDataLoss=false reads all of it."""
@@ -91,7 +93,7 @@ def test_a_topic_that_was_made_anew_is_known_by_its_id(
 
     with pytest.raises(
         RecordsLost,
-        match=r"from offset 10 on .* gone\. The topic was deleted and made again\. To read",
+        match=r"from offset 10 on .* gone\. The topic was deleted and recreated\. To read",
     ) as told:
         reader(subscribe=topic).latestOffset(old, EVERYTHING)
     assert "retention" not in str(told.value)
@@ -104,7 +106,7 @@ def test_a_topic_that_was_made_anew_is_known_by_its_id(
     assert rows(stream, end, stream.latestOffset(end, EVERYTHING)) == 3
 
 
-def test_a_batch_of_a_topic_that_was_made_anew_is_lost_as_a_whole(
+def test_a_batch_of_a_topic_that_was_recreated_is_lost_as_a_whole(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader
 ) -> None:
     """S2: it was planned before; the records that now have its offsets are others."""
@@ -114,7 +116,7 @@ def test_a_batch_of_a_topic_that_was_made_anew_is_lost_as_a_whole(
     logged = (start | {topic: {"0": 15}}, start | {topic: {"0": 30}})
     make_anew(bootstrap, topic, 40)
 
-    with pytest.raises(RecordsLost, match=r"from offset 15 on .* deleted and made again"):
+    with pytest.raises(RecordsLost, match=r"from offset 15 on .* deleted and recreated"):
         rows(reader(subscribe=topic), *logged)
     stream = reader(subscribe=topic, failOnDataLoss="false")
     assert rows(stream, *logged) == 0
@@ -142,11 +144,11 @@ def test_a_topic_that_is_shorter_than_it_was_is_gone_on_with_from_its_end(
         reader(subscribe=topic).latestOffset(old, EVERYTHING)
 
 
-def test_a_batch_that_was_planned_before_its_topic_was_made_anew_can_be_got_past(
+def test_a_batch_that_was_planned_before_its_topic_was_recreated_can_be_got_past(
     bootstrap: str, new_topic: NewTopic, reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: of the logged range some offsets are there; those that are not are a loss, and that is all."""
-    monkeypatch.setattr("braidmq.spark.fetch.WATERMARK_PATIENCE_S", 0.0)
+    monkeypatch.setattr("braidmq.spark.source.fetch.WATERMARK_PATIENCE_S", 0.0)
     topic = new_topic()
     send(bootstrap, topic, 30)
     make_anew(bootstrap, topic, 20)
@@ -228,7 +230,7 @@ def test_a_topic_that_is_deleted_under_a_query_is_a_loss_and_is_not_made_again(
     kept, gone = new_topic(), new_topic()
     for topic in (kept, gone):
         send(bootstrap, topic, 5)
-    asked = {
+    parse_read = {
         "subscribe": f"{kept},{gone}",
         "subscribePattern": f"^(?:{kept}|{gone})$",
         "assign": f'{{"{kept}":[0],"{gone}":[0]}}',
@@ -236,13 +238,13 @@ def test_a_topic_that_is_deleted_under_a_query_is_a_loss_and_is_not_made_again(
     with Admin(bootstrap) as admin:
         admin.delete_topic(gone)
         start, logged = {kept: {"0": 0}, gone: {"0": 0}}, {kept: {"0": 5}, gone: {"0": 5}}
-        lenient = reader(**{by: asked, "failOnDataLoss": "false"})
+        lenient = reader(**{by: parse_read, "failOnDataLoss": "false"})
 
         assert rows(lenient, start, logged) == 5
         assert rows(lenient, {kept: {"0": 0}}, logged) == 5
         assert offsets(lenient.latestOffset(logged, EVERYTHING)) == {kept: {"0": 5}}
         with pytest.raises((RecordsLost, TopicMissing), match=f"{gone}"):
-            rows(reader(**{by: asked}), start, logged)
+            rows(reader(**{by: parse_read}), start, logged)
         assert gone not in admin.list_topics()
 
 

@@ -1,4 +1,4 @@
-"""Topics as Parquet, for as long as you like: archived exactly once, queried with SQL, sent back when needed.
+"""Topics as Parquet, for as long as you like: archived exactly once, queried with SQL, replayed when needed.
 
     from braidmq.spark import session
     from braidmq.spark.lake import Archive, Lake, archive
@@ -13,21 +13,21 @@ docs/use/lake.md is the guide; `commits.py` says how the exactly-once part works
 
 from __future__ import annotations
 
-from braidmq.spark.lake.archiver import Archive, Step, archive, follow
-from braidmq.spark.lake.commits import Conflict, LakeError
+from braidmq.spark.lake.archiver import Archive, ArchiveStep, archive, follow
+from braidmq.spark.lake.commits import CommitConflict, LakeError
 from braidmq.spark.lake.compaction import Compaction, compact, sweep
 from braidmq.spark.lake.decode import Avro, Json
-from braidmq.spark.lake.table import Lake
+from braidmq.spark.lake.lake import Lake
 
 __all__ = [
     "Archive",
+    "ArchiveStep",
     "Avro",
+    "CommitConflict",
     "Compaction",
-    "Conflict",
     "Json",
     "Lake",
     "LakeError",
-    "Step",
     "archive",
     "compact",
     "follow",

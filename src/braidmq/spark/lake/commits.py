@@ -1,21 +1,21 @@
-"""The log of commits that makes a folder of Parquet files a table.
+"""The log of commits that turns a folder of Parquet files into a table.
 
-A file in the folder means nothing until a commit names it, and nothing again once a commit removes it:
+A file belongs to the table from the commit that adds it to the commit that removes it:
 
     DIR/_braid/log/00000000000000000007.json           one commit: files added and removed, offsets reached
     DIR/_braid/log/00000000000000000064.snapshot.json  the sum of all commits up to that one
     DIR/date=2026-11-15/….parquet                      rows
 
 A commit is written to a temporary file, synced, and given its number with a hard link, which fails if the
-number is taken. So a commit is there whole or not at all, two writers cannot both be number 7, and a reader
-sees the table as some commit left it. Data and the offsets up to which a topic is archived stand in the same
-commit: whoever goes on from the offsets of the last commit can neither lose nor repeat a row.
+number is taken. So a commit exists completely or not at all, two writers cannot both make commit 7, and a
+reader sees the table as some commit left it. A commit holds both the files and the offsets that they reach:
+an archiver that continues from the offsets of the last commit can neither lose nor repeat a row.
 
-Commits that a snapshot sums up are removed days later, and a link to one of their numbers succeeds again. So
-a commit is refused if a snapshot has passed its number: a slow writer would otherwise succeed with rows that
-no reader ever sees. The snapshots are looked at before the link and after it.
+Commits that a snapshot includes are removed days later, and then a link to one of their numbers succeeds
+again. So a commit is refused if a snapshot has passed its number: otherwise a slow writer could succeed with
+rows that no reader ever sees. The snapshots are checked before the link and after it.
 
-What a killed writer leaves behind are files that no commit names. `sweep` takes them away once they are old.
+A killed writer leaves files that no commit names. `sweep` removes them when they are old.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from braidmq.platform.disk import RealDisk
+from braidmq.spark.errors import UserError
 
 FORMAT_VERSION = 1
 SNAPSHOT_EVERY = 64
@@ -41,18 +42,18 @@ FOLDER = "_braid"
 Positions = Mapping[str, Mapping[int, int]]
 """Topic → partition → the next offset to be archived."""
 TopicIds = Mapping[str, str]
-"""Topic → its id, in hex: a topic that was deleted and made again has another."""
+"""Topic → its id, in hex: a recreated topic has another."""
 
 
-class LakeError(Exception):
-    """Something about a lake that the user has to know; one line that says what to do."""
+class LakeError(UserError):
+    """A lake cannot be read or written as asked; one line that says what to do."""
 
 
-class Conflict(LakeError):
-    """Another writer was faster, and what was to be committed no longer fits."""
+class CommitConflict(LakeError):
+    """Another writer committed first, and this commit no longer fits."""
 
 
-class Operation(StrEnum):
+class LakeOperation(StrEnum):
     CREATE = "create"
     ARCHIVE = "archive"
     APPEND = "append"
@@ -77,9 +78,9 @@ class ParquetFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One step of the table. `schema` is Spark's JSON of the whole schema where it changed."""
+    """One change of the table. `schema` is Spark's JSON of the whole schema, if it changed."""
 
-    operation: Operation
+    operation: LakeOperation
     at_ms: int
     added: tuple[ParquetFile, ...] = ()
     removed: tuple[str, ...] = ()
@@ -92,8 +93,8 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What the commits up to `version` add up to; version -1 is a folder without a commit."""
+class Snapshot:
+    """The table after commit `version`; version -1 is a folder without a commit."""
 
     version: int = -1
     files: Mapping[str, ParquetFile] = field(default_factory=dict)
@@ -112,15 +113,15 @@ class Table:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files.values())
 
-    def remade(self, now: TopicIds) -> str | None:
-        """A topic that is not the one that earlier commits were about; where no id is known, all are."""
+    def recreated(self, now: TopicIds) -> str | None:
+        """A topic whose id differs from that of earlier commits; unknown ids count as the same."""
         return next((topic for topic, id_ in now.items() if self.topic_ids.get(topic, id_) != id_), None)
 
-    def after(self, commit: Commit) -> Table:
-        """The table with one more commit; Conflict when the commit removes what is not there."""
+    def after(self, commit: Commit) -> Snapshot:
+        """The table with one more commit; CommitConflict if it removes a file that is not in the table."""
         gone = [path for path in commit.removed if path not in self.files]
         if gone:
-            raise Conflict(f"{gone[0]} is not part of the lake any more; another compaction was faster")
+            raise CommitConflict(f"{gone[0]} is no longer part of the lake: another compaction replaced it")
         files = {path: file for path, file in self.files.items() if path not in set(commit.removed)}
         files.update({file.path: file for file in commit.added})
         removed = {**self.removed, **dict.fromkeys(commit.removed, commit.at_ms)}
@@ -141,7 +142,7 @@ class Table:
 
 
 def merged(old: Positions, new: Positions) -> dict[str, dict[int, int]]:
-    """Positions with later ones in place of earlier ones."""
+    """The old positions, updated by the new ones."""
     topics = {topic: dict(partitions) for topic, partitions in old.items()}
     for topic, partitions in new.items():
         topics.setdefault(topic, {}).update(partitions)
@@ -149,7 +150,7 @@ def merged(old: Positions, new: Positions) -> dict[str, dict[int, int]]:
 
 
 class CommitLog:
-    """The commits of one lake on a file system that every writer and reader sees."""
+    """The commits of one lake, on a file system that all writers and readers share."""
 
     def __init__(self, lake: Path) -> None:
         self._lake = lake
@@ -160,21 +161,21 @@ class CommitLog:
     def exists(self) -> bool:
         return self._folder.is_dir()
 
-    def table(self) -> Table:
+    def snapshot(self) -> Snapshot:
         """The table as the newest commit left it."""
         for _ in range(3):
             try:
                 return self._read()
             except FileNotFoundError:
-                # A sweep took old commits away between our look at the folder and at the files in it.
+                # A sweep removed old commits after we listed the folder.
                 continue
         raise LakeError(
-            f"{self._lake}: commits vanish while they are read; is another tool deleting files there?"
+            f"{self._lake}: commits disappear while they are read; does another tool delete files there?"
         )
 
-    def commit(self, table: Table, commit: Commit) -> Table:
-        """Makes `commit` the one after `table`; Conflict when another took its place."""
-        after = table.after(commit)
+    def commit(self, snapshot: Snapshot, commit: Commit) -> Snapshot:
+        """Adds `commit` after `snapshot`; CommitConflict if another writer added one first."""
+        after = snapshot.after(commit)
         self._folder.mkdir(parents=True, exist_ok=True)
         if after.version <= self._newest_snapshot():
             raise self._taken(after.version)
@@ -191,30 +192,30 @@ class CommitLog:
             self._check_summed_up(after.version, commit)
             return after
         if after.version and after.version % SNAPSHOT_EVERY == 0:
-            self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_table(after))
+            self._disk.write_atomically(self._path(after.version, SNAPSHOT_SUFFIX), _encode_snapshot(after))
         return after
 
-    def _taken(self, number: int) -> Conflict:
-        return Conflict(
-            f"{self._lake}: another writer made commit {number}; nothing was changed, run it again"
+    def _taken(self, number: int) -> CommitConflict:
+        return CommitConflict(
+            f"{self._lake}: another writer made commit {number}; nothing was changed; run it again"
         )
 
     def _check_summed_up(self, number: int, commit: Commit) -> None:
-        """For a commit that a snapshot passed while it was linked: LakeError unless that has it.
+        """For a commit that a snapshot passed while it was linked: LakeError unless the snapshot has it.
 
-        Others made many commits in that moment. Either ours was among those they summed up, or its number was
-        made, summed up and forgotten before the link, and what we linked means nothing.
+        Others made many commits meanwhile. Either the snapshot includes ours, or its number had been used,
+        included in a snapshot and removed before the link, and our link has no effect.
         """
-        if not _has(self.table(), commit):
+        if not _has(self.snapshot(), commit):
             raise LakeError(
-                f"{self._lake}: this writer stood still for so long that commit {number} was made by another"
-                " and forgotten; nothing was changed, run it again"
+                f"{self._lake}: this writer was suspended for so long that another made commit {number}"
+                " and removed it; nothing was changed; run it again"
             )
 
     def forget_before_last_snapshot(self, before_ms: int) -> int:
-        """Removes commits that the newest snapshot sums up and that are older than this; how many files.
+        """Removes old commits that the newest snapshot includes; returns how many files it removed.
 
-        From the lowest number on, so that what is left has no gap. Older snapshots go at once.
+        From the lowest number on, so that the rest has no gap. Older snapshots are removed at once.
         """
         names = self._names()
         newest = self._newest_snapshot(names)
@@ -239,21 +240,21 @@ class CommitLog:
         except FileNotFoundError:
             return 0  # Another sweep is removing them too.
 
-    def _read(self) -> Table:
+    def _read(self) -> Snapshot:
         names = self._names()
-        table = Table()
+        snapshot = Snapshot()
         if (newest := self._newest_snapshot(names)) >= 0:
-            table = _decode_table(self._json(self._path(newest, SNAPSHOT_SUFFIX)))
+            snapshot = _decode_snapshot(self._json(self._path(newest, SNAPSHOT_SUFFIX)))
         for number, name in names:
-            if number <= table.version or name.endswith(SNAPSHOT_SUFFIX):
+            if number <= snapshot.version or name.endswith(SNAPSHOT_SUFFIX):
                 continue
-            if number != table.version + 1:
+            if number != snapshot.version + 1:
                 raise LakeError(
-                    f"{self._lake}: commit {table.version + 1} is missing from {self._folder},"
-                    f" though {number} is there; restore it from a backup"
+                    f"{self._lake}: commit {snapshot.version + 1} is missing from {self._folder},"
+                    f" but {number} exists; restore it from a backup"
                 )
-            table = table.after(_decode(self._json(self._folder / name)))
-        return table
+            snapshot = snapshot.after(_decode(self._json(self._folder / name)))
+        return snapshot
 
     def _names(self) -> list[tuple[int, str]]:
         if not self.exists:
@@ -271,21 +272,21 @@ class CommitLog:
             raise LakeError(f"{path}: damaged ({error}); restore it from a backup") from None
         if content.get("format") != FORMAT_VERSION:
             raise LakeError(
-                f"{path}: written in format {content.get('format')}, this braid knows {FORMAT_VERSION};"
-                " read it with the braid that wrote it"
+                f"{path}: has format {content.get('format')}, this version of braid knows {FORMAT_VERSION};"
+                " use the version that wrote it"
             )
         return content
 
 
-def _has(table: Table, commit: Commit) -> bool:
-    """Whether a table holds what a commit said: its files, which have unique names, or else its batch."""
+def _has(snapshot: Snapshot, commit: Commit) -> bool:
+    """Whether a snapshot includes a commit: by its files, which have unique names, or else by its batch."""
     if commit.added:
-        known = table.files.keys() | table.removed.keys()
+        known = snapshot.files.keys() | snapshot.removed.keys()
         return all(file.path in known for file in commit.added)
     if commit.writer is not None:
-        return table.batches.get(commit.writer, -1) >= (commit.batch or 0)
+        return snapshot.batches.get(commit.writer, -1) >= (commit.batch or 0)
     return all(
-        table.positions.get(topic, {}).get(partition, -1) >= offset
+        snapshot.positions.get(topic, {}).get(partition, -1) >= offset
         for topic, partitions in commit.positions.items()
         for partition, offset in partitions.items()
     )
@@ -295,13 +296,13 @@ def _encode(commit: Commit) -> bytes:
     return json.dumps({"format": FORMAT_VERSION, **asdict(commit)}, indent=1).encode()
 
 
-def _encode_table(table: Table) -> bytes:
-    return json.dumps({"format": FORMAT_VERSION, **asdict(table)}).encode()
+def _encode_snapshot(snapshot: Snapshot) -> bytes:
+    return json.dumps({"format": FORMAT_VERSION, **asdict(snapshot)}).encode()
 
 
 def _decode(content: Mapping[str, Any]) -> Commit:
     return Commit(
-        operation=Operation(content["operation"]),
+        operation=LakeOperation(content["operation"]),
         at_ms=content["at_ms"],
         added=tuple(_files(content["added"])),
         removed=tuple(content["removed"]),
@@ -314,8 +315,8 @@ def _decode(content: Mapping[str, Any]) -> Commit:
     )
 
 
-def _decode_table(content: Mapping[str, Any]) -> Table:
-    return Table(
+def _decode_snapshot(content: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(
         version=content["version"],
         files={file.path: file for file in _files(content["files"].values())},
         positions=_positions(content["positions"]),

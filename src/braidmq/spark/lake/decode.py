@@ -1,14 +1,14 @@
 """Fields of JSON or Avro values as columns of the lake, beside the value itself.
 
-A row always keeps the value as it came; decoded columns are there to be queried. So nothing about decoding
-can lose a record: a value that does not parse has null in every decoded column, and so has a field that does
-not fit the type its column has in the lake.
+A row always keeps the original value; decoded columns are for queries. So decoding cannot lose a record: a
+value that does not parse has null in every decoded column, and a field that does not fit the type of its
+column in the lake is null.
 
-Without a schema, fields of JSON are found in a sample of every batch, and new ones become new columns. A
-field whose name a record already uses (`key`, `timestamp`, …) becomes `value_NAME`.
+Without a schema, the fields of JSON come from a sample of every batch, and new ones become new columns. A
+field with the name of a record's column (`key`, `timestamp`, …) becomes `value_NAME`.
 
-Avro values with the id of a schema registry are decoded if they have the id that the schema is of; others
-have null in every decoded column, since bytes of another schema may decode into wrong ones.
+Avro values of a schema registry are decoded if they have the schema's id; others have null in every decoded
+column, since bytes of another schema may decode into wrong columns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroSchema, Framing
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.schema import DATE, RAW, widen
-from braidmq.spark.pipelines import avro
-from braidmq.spark.pipelines.model import AvroSchema, Framing
 
 SAMPLE_ROWS = 1000
 CORRUPT = "_corrupt_record"
@@ -38,7 +38,7 @@ PREFIX = "value_"
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """Values are JSON objects with these fields; None: whatever a sample of each batch shows."""
+    """Values are JSON objects with these fields; None: the fields in a sample of each batch."""
 
     fields: StructType | None = None
 
@@ -76,7 +76,7 @@ def decode(rows: DataFrame, how: Decoding, lake: StructType) -> DataFrame:
 
 
 def _spread(rows: DataFrame, parsed: DataFrame, fields: StructType) -> DataFrame:
-    """The fields of the parsed struct as columns behind those of the record."""
+    """The fields of the parsed struct as columns after those of the record."""
     chosen = [fn.col(DECODED)[each.name].alias(_column(each.name)) for each in fields.fields]
     return parsed.select(*(fn.col(name) for name in rows.columns), *chosen)
 
@@ -93,7 +93,7 @@ def _decode_avro(rows: DataFrame, schema: AvroSchema) -> DataFrame:
         def filled() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 originals.append(batch.column("value"))
-                # A tombstone has no value, and the decoder wants bytes: none of them is no record either.
+                # A tombstone has no value; empty bytes are not a valid record either.
                 yield _with_values(batch, pc.fill_null(batch.column("value"), b""))
 
         for batch in avro.decode_batches(filled(), schema, kind, (DECODED, BAD)):
@@ -137,9 +137,9 @@ def _field(column: str) -> str:
 
 
 def fields_of(spark: SparkSession, columns: str) -> StructType:
-    """The fields that `id BIGINT, name STRING` describes; LakeError where it describes none."""
+    """The fields of a list such as `id BIGINT, name STRING`; LakeError if it is none."""
     try:
         return spark.createDataFrame([], columns).schema
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
-        raise LakeError(f"{columns!r} is no list of columns like 'id BIGINT, name STRING': {said}") from None
+        raise LakeError(f"{columns!r} is not a list like 'id BIGINT, name STRING': {said}") from None

@@ -1,4 +1,4 @@
-"""Pieces of topics with a fixed beginning and end, so that reading one twice gives the same rows."""
+"""Ranges of topics with a fixed beginning and end, so that reading one twice returns the same rows."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.spark.lake.commits import LakeError, Positions
 from braidmq.spark.lake.schema import RAW
-from braidmq.spark.positions import between
+from braidmq.spark.source.positions import between
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 READ_COMMITTED = 1
 ClientOptions = Mapping[str, str]
-"""Options of `format("braid")` about the connection, such as security.protocol."""
+"""Options of `format("braid")` for the connection, such as security.protocol."""
 Ranges = Mapping[TopicPartition, tuple[int, int]]
-"""Partition → first offset, and the one behind the last."""
+"""Partition → first offset, and the one after the last."""
 
 
 def partitions_of(cluster: Cluster, topics: Iterable[str]) -> list[TopicPartition]:
-    """Every partition of these topics, which must exist: asking does not create them."""
+    """Every partition of these topics, which must exist: this does not create them."""
     admin = Admin(cluster)
     return [TopicPartition(topic, index) for topic in topics for index in admin.partition_indexes(topic)]
 
 
 def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
-    """The ids of these topics; brokers from before there were any tell none."""
+    """The ids of these topics; old brokers have none."""
     answer = cluster.refresh(list(topics))
     return {topic.name or "": topic.topic_id.hex() for topic in answer.topics if any(topic.topic_id)}
 
 
 def whole(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
-    """Everything that is readable now, up to the first transaction that is still open."""
+    """Everything that is readable now, up to the first open transaction."""
     partitions = partitions_of(cluster, topics)
     starts = list_offsets(cluster, dict.fromkeys(partitions, int(Start.EARLIEST)))
     ends = list_offsets(cluster, dict.fromkeys(partitions, int(Start.LATEST)), READ_COMMITTED)
@@ -46,7 +46,7 @@ def whole(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, tuple
 
 
 def still_there(cluster: Cluster, ranges: Ranges) -> dict[TopicPartition, tuple[int, int]]:
-    """The ranges with their beginnings as they are by now: retention moves on."""
+    """The ranges with their current beginnings: retention may have moved them."""
     starts = list_offsets(cluster, dict.fromkeys(ranges, int(Start.EARLIEST)))
     return {at: (starts[at].offset, end) for at, (_, end) in ranges.items()}
 
@@ -54,19 +54,19 @@ def still_there(cluster: Cluster, ranges: Ranges) -> dict[TopicPartition, tuple[
 def remaining(
     there: Ranges, reached: Positions, skip_lost: bool = False
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """What of `there` comes after `reached`; LakeError where retention was faster, unless that is skipped."""
+    """The part of `there` after `reached`; LakeError if some of it was deleted, unless that is skipped."""
     left = {}
     for at, (start, end) in there.items():
         position = reached.get(at.topic, {}).get(at.partition)
         if position is not None and position < start and not skip_lost:
             raise LakeError(
-                f"{at}: offsets {position} to {start - 1} are gone, retention or a trim was faster than the"
-                " archive; --skip-lost goes on with what is left"
+                f"{at}: offsets {position} to {start - 1} were deleted (retention or a trim) before they"
+                " were archived; add --skip-lost to continue with what is left"
             )
         if position is not None and position > end:
             raise LakeError(
-                f"{at} ends at offset {end}, but {position} were archived: it was deleted and made again;"
-                " archive the new topic into a folder of its own"
+                f"{at} ends at offset {end}, but {position} were archived: it was deleted and recreated;"
+                " archive the new topic into another folder"
             )
         begin = start if position is None else max(position, start)
         if begin < end:
@@ -75,7 +75,7 @@ def remaining(
 
 
 def capped(ranges: Ranges, rows_max: int) -> dict[TopicPartition, tuple[int, int]]:
-    """The beginning of each range, in proportion to its length, about `rows_max` offsets in all."""
+    """The first part of each range, in proportion to its length, about `rows_max` offsets in all."""
     total = sum(end - start for start, end in ranges.values())
     if total <= rows_max:
         return dict(ranges)
@@ -91,7 +91,7 @@ def read_ranges(
     options: ClientOptions | None = None,
     schema: StructType | None = None,
 ) -> DataFrame:
-    """The committed records of these ranges, with their headers; `schema` names the columns wanted."""
+    """The committed records of these ranges, with their headers; `schema` names the columns."""
     ranges = {at: span for at, span in ranges.items() if span[0] < span[1]}
     wanted = schema or RAW
     if not ranges:

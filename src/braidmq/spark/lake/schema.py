@@ -1,7 +1,7 @@
 """The columns of a lake: how they may change, and which date a row belongs to.
 
-Columns are only ever added. A file written before a column came shows null there, so nothing is rewritten; a
-column that would change its type is refused, because old files could then not be read as one table.
+Columns are only added. Older files show null in a newer column, so nothing is rewritten. A column cannot
+change its type, because old and new files could then not be read as one table.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ RAW = StructType(
 )
 DAY_MICROSECONDS = 86_400_000_000
 LAST_DAY = 2_932_896
-"""9999-12-31, in days since 1970. Wilder timestamps are kept as they are, in the partition without a date."""
+"""9999-12-31, in days since 1970. Rows with later timestamps are in the partition without a date."""
 
 
 def with_date(schema: StructType) -> StructType:
-    """The schema with the date, by which files are laid out, at its end."""
+    """The schema with the date, which partitions the files, at its end."""
     fields = [each for each in schema.fields if each.name.lower() != DATE]
     return StructType([*fields, StructField(DATE, DateType())])
 
 
 def dated(rows: DataFrame, by: str = "timestamp") -> DataFrame:
-    """Rows with the date (UTC) of the time in `by`, if it is one; those that have a date keep it."""
+    """Rows with the date (UTC) of the time in `by`; rows that have a date keep it."""
     if DATE in rows.columns:
         return rows
     if by not in rows.columns:
@@ -63,7 +63,7 @@ def dated(rows: DataFrame, by: str = "timestamp") -> DataFrame:
 
 
 def utc_date(moment: Column) -> Column:
-    # Not to_date: that would follow the time zone of whichever session happens to write.
+    # Not to_date, which uses the time zone of the session.
     day = fn.floor(fn.unix_micros(moment) / fn.lit(DAY_MICROSECONDS)).cast("int")
     return fn.when(day.between(0, LAST_DAY), fn.date_from_unix_date(day))
 
@@ -71,7 +71,7 @@ def utc_date(moment: Column) -> Column:
 def within(rows: DataFrame, from_ms: int | None, until_ms: int | None) -> DataFrame:
     """The rows of a time range, the end excluded."""
     if "timestamp" not in rows.columns and (from_ms, until_ms) != (None, None):
-        raise LakeError("rows have no column timestamp, so none can be chosen by their time")
+        raise LakeError("rows have no column timestamp, so they cannot be chosen by time")
     if from_ms is not None:
         rows = rows.filter(fn.col("timestamp") >= fn.timestamp_millis(fn.lit(from_ms)))
     if until_ms is not None:
@@ -80,12 +80,12 @@ def within(rows: DataFrame, from_ms: int | None, until_ms: int | None) -> DataFr
 
 
 def evolve(schema: StructType, rows: StructType) -> StructType:
-    """The schema of the table once these rows are in it; LakeError when a column would change its type."""
+    """The schema of the table with these rows; LakeError if a column would change its type."""
     return with_date(_merged_struct(schema, with_date(rows), "", _refuse))
 
 
 def widen(schema: StructType, found: StructType) -> StructType:
-    """The schema with what was found beside it added, and its own types where the two differ."""
+    """The schema with new columns of `found`; where types differ, the schema's own."""
     return _merged_struct(schema, found, "", _keep)
 
 

@@ -12,7 +12,7 @@
 
     pipe.sink("out", source="large", topic="large-orders", key="id")
 
-Keywords are the keys of the YAML file, and are checked by the same code; a mistake names the line of the
+Keywords are the keys of the YAML file, and the same code checks them; an error shows the line of the
 call. The arguments of a decorated function are the names of its inputs.
 """
 
@@ -21,18 +21,22 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from braidmq.spark.pipelines.assembly import assemble
 from braidmq.spark.pipelines.document import Node
 from braidmq.spark.pipelines.mistakes import Notebook, PipelineError
 from braidmq.spark.pipelines.model import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
+is_loading = ContextVar("is_loading", default=False)
+"""True while a program is loaded for the pipeline it describes: `run` is refused then."""
 
 
 class PipelineBuilder:
-    """A pipeline being written. `build` gives the finished model, or raises with every mistake."""
+    """A pipeline under construction. `build` returns the model, or raises with every mistake."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         frame = sys._getframe(2)
@@ -64,25 +68,22 @@ class PipelineBuilder:
         self._add("sinks", name, _renamed(keys), self._here())
 
     def build(self, options: Mapping[str, str] | None = None) -> Pipeline:
-        """The pipeline as a whole; `options` are for every topic, before its own."""
-        from braidmq.spark.pipelines.loading import understand
-
+        """The finished pipeline; `options` are for every topic, and win over those of the pipeline."""
         entries: dict[str, Any] = {key: Node.of(value, self._line) for key, value in self._settings.items()}
         for part, named in self._parts.items():
             if named:
                 entries[part] = Node(min(node.line for node in named.values()), dict(named))
         self._notebook.raise_if_any()
         tree = Node(self._line, entries)
-        return understand(tree, Path(self._file).parent, Notebook(self._file), options)
+        return assemble(tree, Path(self._file).parent, Notebook(self._file), options)
 
     def run(self, *, once: bool = False, **options: Any) -> None:
-        """Runs it here and now, until it is stopped; with `once`, until everything there is has been read."""
-        from braidmq.spark.pipelines.loading import is_loading
-        from braidmq.spark.pipelines.running import run
+        """Runs it until it is stopped; with `once`, until everything has been read."""
+        from braidmq.spark.pipelines.runner import run
 
         if is_loading.get():
             raise PipelineError(
-                f"{self._file}:{self._here()}: run() is called while the file is read; write it below"
+                f"{self._file}:{self._here()}: run() is called while the file is loaded; put it under"
                 ' if __name__ == "__main__":'
             )
         run(self.build(), once=once, **options)
@@ -106,7 +107,7 @@ class PipelineBuilder:
 
 
 def _renamed(keys: dict[str, Any]) -> dict[str, Any]:
-    """`from` is a word of Python: in a program it is called source."""
+    """`from` is a keyword of Python, so programs write `source`."""
     return {"from" if key == "source" else key: value for key, value in keys.items()}
 
 

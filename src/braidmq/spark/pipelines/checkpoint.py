@@ -1,13 +1,13 @@
-"""The directory a pipeline keeps between runs.
+"""The directory that a pipeline keeps between runs.
 
-    pipeline.json       what the checkpoint was made by (`versions`)
-    status.json         how the last run stands (`status`)
-    schemas/<source>    a schema found by looking at records: found once, then kept
+    pipeline.json       the pipeline that made the checkpoint (`compatibility`)
+    status.json         the status of the last run (`status`)
+    schemas/<source>    a schema that was inferred from records: inferred once, then kept
     registry/<source>   the registry id that the values of a source must have, found in the same way
     starts/<source>     where its queries begin, until each has finished its first batch
     queries/<query>/    Spark's own checkpoint of each query
 
-One run at a time: a lock, which the kernel lets go of when its holder dies, keeps a second one out.
+One run at a time: a lock keeps a second one out; the kernel releases it when its holder dies.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def local_directory(given: Path | str, beside: Path | None = None) -> Path:
-    """Where a checkpoint is to be; a URL would silently become a directory of that name."""
+    """The directory of a checkpoint; a URL is an error, since it would become a directory of that name."""
     if _URL.match(str(given)):
-        raise PipelineError(f"the checkpoint {given} must be a directory of a file system, not a URL")
+        raise PipelineError(f"the checkpoint {given} must be a directory, not a URL")
     return (beside or Path.cwd()) / given
 
 
 @contextmanager
 def holding(directory: Path, others: str) -> Iterator[None]:
-    """Keeps others out of a directory; `others` says who they are, and what to do about them."""
+    """Locks a directory; `others` says in an error who holds it, and what to do."""
     try:
         RealDisk().makedirs(directory)
         lock = DirectoryLock(directory)
     except DirectoryInUse:
         raise PipelineError(f"{directory} is in use by {others}") from None
     except OSError as error:
-        raise PipelineError(f"{directory} cannot be written: {error.strerror}") from error
+        raise PipelineError(f"cannot write {directory}: {error.strerror}") from error
     try:
         yield
     finally:
@@ -59,8 +59,8 @@ class Checkpoint:
         self._disk = RealDisk()
 
     def held(self) -> AbstractContextManager[None]:
-        """Keeps other runs out until the end of the block."""
-        return holding(self.directory, "another run of this pipeline; stop it, or give --checkpoint")
+        """Keeps other runs out during the block."""
+        return holding(self.directory, "another run of this pipeline; stop it, or use another --checkpoint")
 
     def query(self, name: str) -> Path:
         """Spark's checkpoint of a query."""
@@ -81,7 +81,7 @@ class Checkpoint:
         self._disk.write_atomically(self.directory / name, text.encode())
 
     def schema(self, source: str) -> str | None:
-        """The schema found for a source by an earlier run."""
+        """The schema of a source that an earlier run inferred."""
         found = self.read(f"schemas/{source}")
         return found["ddl"] if found else None
 
@@ -89,7 +89,7 @@ class Checkpoint:
         self.write(f"schemas/{source}", {"ddl": ddl})
 
     def registry_id(self, source: str) -> int | None:
-        """The id in a schema registry that an earlier run found in the values of a source."""
+        """The schema registry id that an earlier run found in the values of a source."""
         found = self.read(f"registry/{source}")
         return found["id"] if found else None
 
@@ -97,7 +97,7 @@ class Checkpoint:
         self.write(f"registry/{source}", {"id": found})
 
     def start(self, source: str) -> tuple[list[str], Offsets] | None:
-        """Where which queries of a source were to begin, as the last run decided that had new ones."""
+        """Where the new queries of a source begin, from the last run that had new ones."""
         kept = self.read(f"starts/{source}")
         return (kept["queries"], kept["offsets"]) if kept else None
 
@@ -105,21 +105,21 @@ class Checkpoint:
         self.write(f"starts/{source}", {"queries": queries, "offsets": offsets})
 
     def has_begun(self, query: str) -> bool:
-        """Whether a batch of the query has been planned; until then its checkpoint binds nobody."""
+        """Whether a batch of the query was planned; before that, its checkpoint does not matter."""
         planned = self.query(query) / "offsets"
         return planned.is_dir() and any(file.name.isdigit() for file in planned.iterdir())
 
     def positions(self, query: str) -> list[Offsets | None]:
-        """The offsets of a query's sources after its last finished batch, in Spark's order; [] before one."""
+        """The offsets of a query's sources after its last finished batch, in Spark's order; else []."""
         batch = self.last_batch(query)
         if batch is None:
             return []
-        # The log of offsets: a line with its format, one with metadata, then one for each source.
+        # The file has a line with its format, one with metadata, then one for each source.
         lines = (self.query(query) / "offsets" / str(batch)).read_text().splitlines()[2:]
         return [_offsets(line) for line in lines]
 
     def last_batch(self, query: str) -> int | None:
-        """The number of the last batch that was finished."""
+        """The number of the last finished batch."""
         done = self.query(query) / "commits"
         numbers = [int(file.name) for file in done.iterdir() if file.name.isdigit()] if done.is_dir() else []
         planned = self.query(query) / "offsets"
@@ -127,7 +127,7 @@ class Checkpoint:
 
 
 def _offsets(line: str) -> Offsets | None:
-    """A source's offsets, where they are those of topics."""
+    """A source's offsets, if they are those of topics."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -1,6 +1,6 @@
 """What several parts of a pipeline must agree on: names, order, event time.
 
-Everything here can be known without Spark, and is told with the line of the part that has to change.
+Everything here is checked without Spark; errors show the line of the part that has to change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from braidmq.spark.options import OptionError
 from braidmq.spark.pipelines import graph, known_columns, sql_names
-from braidmq.spark.pipelines.connecting import topic_options
+from braidmq.spark.pipelines.clusters import topic_options
 from braidmq.spark.pipelines.mistakes import Notebook, closest, suggestion
 from braidmq.spark.pipelines.model import (
     BadRecords,
@@ -27,12 +27,12 @@ from braidmq.spark.pipelines.model import (
     ValueFormat,
     WindowStep,
 )
-from braidmq.spark.query import parse_query
-from braidmq.spark.sink_options import parse_sink
+from braidmq.spark.sink.options import parse_sink
+from braidmq.spark.source.query import parse_query
 
 
 def check(pipeline: Pipeline, notebook: Notebook) -> None:
-    """Notes what is wrong between the parts. Later checks rely on earlier ones: the first kind ends it."""
+    """Notes what is wrong between the parts. Later checks rely on earlier ones, so a mistake ends it."""
     for find in (_names, _ring, _streams, known_columns.missing, _event_time, _targets, _options):
         for line, text in find(pipeline):
             notebook.note(line, text)
@@ -46,15 +46,15 @@ def _names(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for part in (*pipeline.sources, *pipeline.steps):
         if part.name.lower() in seen:
             yield (
-                part.place.line,
+                part.location.line,
                 f"{part.name} is also the name on line {seen[part.name.lower()]}",
             )
-        seen[part.name.lower()] = part.place.line
+        seen[part.name.lower()] = part.location.line
     yield from _unknown_names(pipeline, known)
 
 
 def check_names(pipeline: Pipeline, known: list[str], notebook: Notebook) -> None:
-    """Notes inputs that nothing is called; `known` also has what could not be read for other mistakes."""
+    """Notes unknown inputs; `known` includes parts that have other mistakes."""
     for line, text in _unknown_names(pipeline, known):
         notebook.note(line, text)
 
@@ -65,17 +65,17 @@ def _unknown_names(pipeline: Pipeline, known: list[str]) -> Iterator[tuple[int, 
         for name in step.inputs:
             if name in known:
                 continue
-            # Any other name in SQL may be a table of Spark's catalogue, which nobody has asked yet.
+            # Any other name in SQL may be a table of Spark's catalogue, which is not known here.
             if not isinstance(step, SqlStep) or ("." not in name and closest(name, others)):
                 yield (
-                    step.place.of("sql" if isinstance(step, SqlStep) else "from").line,
-                    f"step {step.name} reads {name}, which is not there{suggestion(name, others)}",
+                    step.location.of("sql" if isinstance(step, SqlStep) else "from").line,
+                    f"step {step.name} reads {name}, which does not exist{suggestion(name, others)}",
                 )
     for sink in pipeline.sinks:
         if sink.source and sink.source not in known:
             yield (
-                sink.place.of("from").line,
-                f"sink {sink.name} reads {sink.source}, which is not there{suggestion(sink.source, known)}",
+                sink.location.of("from").line,
+                f"sink {sink.name} reads {sink.source}, which does not exist{suggestion(sink.source, known)}",
             )
 
 
@@ -83,27 +83,27 @@ def _ring(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     ring = graph.cycle(pipeline)
     if ring is not None:
         step = pipeline.step(ring[0])
-        yield step.place.line if step else 1, f"steps read one another in a ring: {' -> '.join(ring)}"
+        yield step.location.line if step else 1, f"steps read each other in a cycle: {' -> '.join(ring)}"
 
 
 def _streams(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for sink in pipeline.sinks:
         if not graph.streams_of(pipeline, sink.source):
             yield (
-                sink.place.line,
+                sink.location.line,
                 f"sink {sink.name} reads tables only; one of its sources must be a stream (read: stream)",
             )
     for source in pipeline.sources:
         if source.watermark is not None and not source.stream:
-            line = source.place.of("watermark").line
+            line = source.location.of("watermark").line
             yield line, f"source {source.name} is a table; a watermark belongs to a stream"
 
 
 def _event_time(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     for step in pipeline.steps:
         if timeless := _timeless(pipeline, step):
-            text = f"{timeless} hands rows on without their event time, so nothing that goes by it can follow"
-            yield step.place.line, f"step {step.name}: {text}; let {timeless} come last"
+            text = f"rows after {timeless} have no event time, so no step after it can use one"
+            yield step.location.line, f"step {step.name}: {text}; put {timeless} last"
         elif isinstance(step, WindowStep):
             yield from _window(pipeline, step)
         elif isinstance(step, DedupStep):
@@ -113,8 +113,8 @@ def _event_time(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
 
 
 def _timeless(pipeline: Pipeline, step: Step) -> str | None:
-    """A `newest` in front of a step that goes by event time. Spark has no watermark behind it, nor takes one:
-    windows would never be complete, and rows that wait for others never forgotten."""
+    """A `newest` before a step that uses event time. Spark has no watermark after it, and accepts none:
+    windows would never be complete, and rows that wait for others would be kept for ever."""
     joins = isinstance(step, JoinStep) and all(graph.streams_of(pipeline, name) for name in step.inputs)
     if not joins and not isinstance(step, WindowStep | DedupStep):
         return None
@@ -129,10 +129,10 @@ def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
     found = graph.watermark_of(pipeline, step.inputs[0])
     if found is None:
         text = f"windows over a stream need a watermark; give {step.inputs[0]} one: {step.column}, 10 minutes"
-        yield step.place.line, f"step {step.name}: {text}"
+        yield step.location.line, f"step {step.name}: {text}"
     elif found.column != step.column:
         yield (
-            step.place.of("on").line,
+            step.location.of("on").line,
             f"step {step.name}: windows on {step.column}, but a watermark on {found.column}; use one column",
         )
 
@@ -140,21 +140,21 @@ def _window(pipeline: Pipeline, step: WindowStep) -> Iterator[tuple[int, str]]:
 def _dedup(pipeline: Pipeline, step: DedupStep) -> Iterator[tuple[int, str]]:
     if not graph.streams_of(pipeline, step.name):
         if step.within is not None:
-            line = step.place.of("within").line
+            line = step.location.of("within").line
             yield line, f"step {step.name}: within is for streams; {step.inputs[0]} is a table"
         return
     if graph.watermark_of(pipeline, step.inputs[0]) is None:
         yield (
-            step.place.line,
+            step.location.line,
             f"step {step.name}: dedup forgets keys by event time; give {step.inputs[0]} a watermark",
         )
     for name in _not_with_within(pipeline, step) if step.within is not None else ():
-        text = f"within does not go together with {name}, which keeps state too; leave within out"
-        yield step.place.of("within").line, f"step {step.name}: {text}"
+        text = f"within cannot be used with {name}, which keeps state too; remove within"
+        yield step.location.of("within").line, f"step {step.name}: {text}"
 
 
 def _not_with_within(pipeline: Pipeline, step: DedupStep) -> Iterator[str]:
-    """Spark's watermarks end at a function that keeps state, which must not come after an aggregation."""
+    """Spark has no watermark after a function that keeps state, and none may come after an aggregation."""
     for other in pipeline.steps:
         if other is step or not graph.keeps_state(pipeline, other):
             continue
@@ -172,21 +172,21 @@ def _join(pipeline: Pipeline, step: JoinStep) -> Iterator[tuple[int, str]]:
         yield from _kind(step, (step.inputs[0] in streams, step.inputs[1] in streams))
     if len(streams) < 2:
         if step.within is not None:
-            line = step.place.of("within").line
+            line = step.location.of("within").line
             yield line, f"step {step.name}: within is for two streams; one side here is a table"
         return
     if step.within is None:
         yield (
-            step.place.line,
-            f"step {step.name} joins two streams; say within which time rows meet: within: 1 hour",
+            step.location.line,
+            f"step {step.name} joins two streams; add the time in which rows match: within: 1 hour",
         )
     for name in streams:
         if graph.watermark_of(pipeline, name) is None:
-            yield step.place.line, f"step {step.name} joins two streams; {name} needs a watermark"
+            yield step.location.line, f"step {step.name} joins two streams; {name} needs a watermark"
 
 
 def _kind(step: JoinStep, is_stream: tuple[bool, bool]) -> Iterator[tuple[int, str]]:
-    """A row that meets nothing can be told only where all of the other side is there."""
+    """A row without a match is known only if all of the other side is."""
     refused = {
         (True, True): (JoinKind.ANTI,),
         (True, False): (JoinKind.RIGHT, JoinKind.FULL),
@@ -196,7 +196,7 @@ def _kind(step: JoinStep, is_stream: tuple[bool, bool]) -> Iterator[tuple[int, s
         left, right = ("a stream" if each else "a table" for each in is_stream)
         allowed = ", ".join(kind for kind in JoinKind if kind not in refused)
         sides = f"with {left} on the left and {right} on the right"
-        line = step.place.of("kind").line
+        line = step.location.of("kind").line
         yield line, f"step {step.name}: kind cannot be {step.kind} {sides}; it can be {allowed}"
 
 
@@ -205,35 +205,41 @@ def _targets(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
     paths: dict[str, str] = {}
     for sink in pipeline.sinks:
         if sink.name in names:
-            yield sink.place.line, f"sink {sink.name} is there twice"
-        names[sink.name] = sink.place.line
+            yield sink.location.line, f"sink {sink.name} is defined twice"
+        names[sink.name] = sink.location.line
         if isinstance(sink, LakeSink | UpsertSink):
             if sink.path in paths:
-                yield sink.place.line, f"sinks {paths[sink.path]} and {sink.name} write to the same directory"
+                yield (
+                    sink.location.line,
+                    f"sinks {paths[sink.path]} and {sink.name} write to the same directory",
+                )
             paths[sink.path] = sink.name
         elif isinstance(sink, TopicSink):
             yield from _loop(pipeline, sink)
     for source in pipeline.sources:
         if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
             if source.bad_topic == source.topic:
-                line = source.place.of("bad_records").line
-                yield line, f"bad records of topic {source.topic} cannot go back into it"
+                line = source.location.of("bad_records").line
+                yield line, f"bad records of topic {source.topic} cannot be written to it; use another topic"
             if f"{source.name}_bad" in names:
-                yield source.place.line, f"{source.name}_bad is the query for bad records; rename that sink"
+                yield (
+                    source.location.line,
+                    f"{source.name}_bad is the query for bad records; rename that sink",
+                )
             yield from _aside(source)
 
 
 def _aside(source: TopicSource) -> Iterator[tuple[int, str]]:
     if source.format in (ValueFormat.TEXT, ValueFormat.RAW):
-        text = f"any value is {source.format}, so no record is bad; leave bad_records out"
-        yield source.place.of("bad_records").line, f"source {source.name}: {text}"
+        text = f"any value is {source.format}, so no record is bad; remove bad_records"
+        yield source.location.of("bad_records").line, f"source {source.name}: {text}"
     if not source.stream:
-        text = "a table is read again and again, and its bad records with it; write bad_records: drop"
-        yield source.place.of("bad_records").line, f"source {source.name}: {text}"
+        text = "a table is read again for every batch, with its bad records; use bad_records: drop"
+        yield source.location.of("bad_records").line, f"source {source.name}: {text}"
 
 
 def _options(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
-    """What queries would find wrong with their options, security among them."""
+    """Mistakes in options, including those of security, that queries would find."""
     for part in (*pipeline.sources, *pipeline.sinks):
         try:
             if isinstance(part, TopicSource):
@@ -244,7 +250,7 @@ def _options(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
                 parse_sink(given, streaming=True, overwrite=False)
         except OptionError as error:
             kind = "source" if isinstance(part, TopicSource) else "sink"
-            yield part.place.of("options").line, f"{kind} {part.name}: options: {error}"
+            yield part.location.of("options").line, f"{kind} {part.name}: options: {error}"
 
 
 def _loop(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:
@@ -252,6 +258,6 @@ def _loop(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, str]]:
         source = pipeline.source(name)
         if isinstance(source, TopicSource) and source.topic == sink.topic:
             yield (
-                sink.place.of("topic").line,
+                sink.location.of("topic").line,
                 f"sink {sink.name} writes to topic {sink.topic}, which it reads: a loop",
             )

@@ -1,6 +1,6 @@
 """Columns as in CREATE TABLE, read without Spark: their names and types, and what is wrong with them.
 
-Spark reads the same text later and has the last word; what is caught here is what people mistype.
+Spark reads the same text later and decides; this catches common typing errors early.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TYPES = (
 )
 _OTHERS = {"text": "STRING", "datetime": "TIMESTAMP", "bool": "BOOLEAN", "str": "STRING", "number": "DOUBLE"}
 _OTHERS |= {"uuid": "STRING", "json": "STRING", "bytes": "BINARY", "list": "ARRAY<…>", "object": "STRUCT<…>"}
-"""What other systems call them."""
+"""Names of types in other systems."""
 _AFTER_TYPES = ("not", "comment", "default", "generated")
-"""What follows a type, and stands in its place where that was forgotten."""
+"""What follows a type, and comes first if the type is missing."""
 
 
 def columns(ddl: str) -> dict[str, str]:
-    """The types by the names of their columns; to be asked only where there are no `mistakes`."""
+    """The types by column; only for a text without `mistakes`."""
     found = {}
     for part in _parts(ddl):
         column = _COLUMN.match(part)
@@ -54,7 +54,7 @@ def mistakes(ddl: str) -> Iterator[str]:
             continue
         name = column[1].strip("`")
         if name.lower() in seen:
-            yield f"column {name} is there twice"
+            yield f"column {name} is defined twice"
         seen.add(name.lower())
         yield from (f"column {name}: {wrong}" for wrong in _wrong_types(column[2]))
 
@@ -75,7 +75,7 @@ def _wrong_types(text: str) -> Iterator[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """What commas separate, those within brackets and quotes apart."""
+    """The parts between commas, except commas in brackets and quotes."""
     parts, depth, begin = [], 0, 0
     hidden = _QUOTED.sub(lambda found: "'" * len(found[0]), text)
     for at, letter in enumerate(hidden):

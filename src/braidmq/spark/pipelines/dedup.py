@@ -1,9 +1,9 @@
 """The first row of each key within a time, as a stream.
 
-The times of the rows that were handed on are remembered for each key, and a row is left out if one of them is
-not further from it than the time. They are forgotten when the watermark says that no such row can come any
-more. Spark's own `dropDuplicatesWithinWatermark` leaves out whatever comes before it has forgotten the key,
-which is later by the delay of the watermark: two events of a key, further apart than said, would be one.
+For each key the times of emitted rows are kept, and a row is dropped if one of them is at most `within` away.
+They are removed when the watermark says that no such row can come any more. Spark's own
+`dropDuplicatesWithinWatermark` drops every row until it removes the key, which is later by the delay of the
+watermark: it would drop an event that is further away than `within`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from braidmq.spark.pipelines.keyed import ROW, Keep, per_key
 
 TIME, AT = "_braid_time", "_braid_at"
 STATE = StructType([StructField("kept", StringType())])
-"""Microseconds since 1970, with spaces between: Spark does not give arrays back to Python."""
+"""Microseconds since 1970, separated by spaces: Spark does not return arrays to Python."""
 
 
 def first_within(frame: DataFrame, by: tuple[str, ...], time: str, within: Duration) -> DataFrame:
-    """The rows of a stream that come first; `time` is its column with the watermark."""
+    """The first rows of a stream; `time` is its column with the watermark."""
     micros = F.unix_micros(F.col(time).cast("timestamp"))
     # Spark finds the watermark by the column that has it; the struct keeps numbers whole beside nulls.
     beside = {TIME: F.col(time), AT: F.struct(micros.alias(AT))}
@@ -43,7 +43,7 @@ def _first_of_its_time(within_us: int) -> Keep:
         times_us = [int(each) for each in state.get[0].split()] if state.exists else []
         rows = [(at[AT], row) for frame in frames for at, row in zip(frame[AT], frame[ROW], strict=True)]
         rows.sort(key=lambda pair: pair[0] or 0)
-        # A row without a time is near to none.
+        # A row without a time is a duplicate of none.
         kept = [row for at_us, row in rows if at_us is None or _take(times_us, at_us, within_us)]
         watermark_ms = state.getCurrentWatermarkMs()
         times_us = [each for each in times_us if each + within_us >= watermark_ms * 1000]
@@ -59,9 +59,9 @@ def _first_of_its_time(within_us: int) -> Keep:
 
 
 def _take(times_us: list[int], at_us: int, within_us: int) -> bool:
-    """Whether no time is near; then it is put among them, in their order."""
-    place = bisect_left(times_us, at_us)
-    if any(abs(each - at_us) <= within_us for each in times_us[max(0, place - 1) : place + 1]):
+    """Whether no time is near; if so, inserts it in order."""
+    index = bisect_left(times_us, at_us)
+    if any(abs(each - at_us) <= within_us for each in times_us[max(0, index - 1) : index + 1]):
         return False
-    times_us.insert(place, at_us)
+    times_us.insert(index, at_us)
     return True

@@ -1,8 +1,7 @@
 """A pipeline as written: a tree of plain values in which every value knows its line.
 
-YAML files and Python programs both become such a tree, so that one reader (`reading`) turns it into the
-model and every mistake can be told with its line. `${NAME}` and `${NAME:-otherwise}` are taken from the
-environment; SQL is left as it is.
+YAML files and Python programs both become such a tree, so that one `parser` turns it into the model and every
+error can show its line. `${NAME}` and `${NAME:-otherwise}` come from the environment; SQL is left as it is.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _PLAIN_TAGS = "tag:yaml.org,2002:"
 _NULL = f"{_PLAIN_TAGS}null"
 VERBATIM = frozenset({"sql"})
-"""Keys whose text may hold ${...} of its own."""
+"""Keys whose text may contain ${...} with another meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and the line it stands on. Scalars of a file are texts; Python programs give others too."""
+    """A value and its line. Scalars of a file are strings; Python programs have other types too."""
 
     line: int
     value: Scalar | list[Node] | dict[str, Node] | Callable[..., Any]
@@ -45,7 +44,7 @@ class Node:
 
 
 def parse_yaml(text: str, notebook: Notebook) -> Node:
-    """The tree of a YAML document; what YAML itself has against it is raised as the mistakes so far."""
+    """The tree of a YAML document; an error of YAML is raised with the mistakes so far."""
     try:
         import yaml
     except ImportError:
@@ -56,7 +55,7 @@ def parse_yaml(text: str, notebook: Notebook) -> Node:
         loader = yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        notebook.note(line, f"not YAML: the character U+{error.character:04X} cannot stand in a text")
+        notebook.note(line, f"not YAML: the character U+{error.character:04X} is not allowed")
         notebook.raise_if_any()
         raise
     try:
@@ -80,7 +79,7 @@ def parse_yaml(text: str, notebook: Notebook) -> Node:
 
 
 def _hint(text: str, line: int, error: Any) -> str:
-    """Tabs, indents, brackets and unquoted colons are what YAML's own messages leave people puzzled about."""
+    """Explains tabs, indents, brackets and unquoted colons, where YAML's own messages do not help."""
     lines = ["", *text.splitlines()]
     written = lines[line] if line < len(lines) else ""
     if "\t" in written:
@@ -88,11 +87,11 @@ def _hint(text: str, line: int, error: Any) -> str:
     begun = error.context_mark.line + 1 if error.context_mark else line
     if "'}'" in str(error.problem) or "']'" in str(error.problem):
         if sum(map(lines[begun].count, "{[")) > sum(map(lines[begun].count, "}]")):
-            return f"; the bracket that is opened on line {begun} is not closed there"
+            return f"; the bracket opened on line {begun} is not closed"
     elif "block end" in str(error.problem):
-        return f"; it is indented otherwise than line {begun}, with which it should stand in line"
+        return f"; its indent differs from that of line {begun}; they must be the same"
     if written.count(": ") > 1:
-        return '; a text that contains ": " has to be quoted, or written below a "|"'
+        return '; quote a text that contains ": ", or write it below a "|"'
     above = next((at for at in range(line - 1, 0, -1) if _says_something(lines[at])), None)
     if above is not None and error.problem == "mapping values are not allowed here":
         if ":" not in lines[above]:
@@ -120,10 +119,10 @@ def _tree(node: Any, notebook: Notebook, depth: int, verbatim: bool = False) -> 
     if node.id == "sequence":
         return Node(line, [_tree(each, notebook, depth + 1, verbatim) for each in node.value])
     if not node.tag.startswith(_PLAIN_TAGS):
-        notebook.note(line, f"{node.tag} is not known here; write the value without it")
+        notebook.note(line, f"the tag {node.tag} is not supported; remove it")
     if node.tag == _NULL:
         return Node(line, None)
-    # What was typed: YAML would make 42798 of a password 0123456, and false of NO.
+    # As a string: YAML would turn the password 0123456 into 42798, and NO into false.
     return Node(line, node.value if verbatim else _filled(node.value, line, notebook))
 
 
@@ -133,7 +132,7 @@ def _mapping(node: Any, notebook: Notebook, depth: int) -> dict[str, Node]:
         key, line = str(key_node.value), key_node.start_mark.line + 1
         if key in entries:
             notebook.note(line, f"{key} is given twice")
-        # A value is told by the line of its key: that is where one looks for it.
+        # A value has the line of its key: users look for it there.
         entries[key] = Node(line, _tree(value_node, notebook, depth + 1, key in VERBATIM).value)
     return entries
 
@@ -142,7 +141,7 @@ def _filled(text: str, line: int, notebook: Notebook) -> str:
     def value_of(found: re.Match[str]) -> str:
         name, otherwise = found[1], found[2]
         if name not in os.environ and otherwise is None:
-            notebook.note(line, f"the environment has no {name}; set it, or write ${{{name}:-otherwise}}")
+            notebook.note(line, f"variable {name} is not set; set it, or write ${{{name}:-otherwise}}")
         return os.environ.get(name, otherwise or "")
 
     return _VARIABLE.sub(value_of, text)

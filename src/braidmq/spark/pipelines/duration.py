@@ -1,4 +1,4 @@
-"""Spans of time as people and Spark write them: `10 minutes`, `1 hour`, `500 ms`."""
+"""Durations as people and Spark write them: `10 minutes`, `1 hour`, `500 ms`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A span of time; `str()` gives it in the words Spark reads."""
+    """A duration; `str()` returns it in Spark's form."""
 
     seconds: float
 
@@ -32,7 +32,7 @@ class Duration:
 
 
 def parse_duration(text: str) -> Duration | None:
-    """The span a text names, None where it names none."""
+    """The duration that a text names; None if it is none."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         return None

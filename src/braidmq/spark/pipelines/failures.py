@@ -1,8 +1,7 @@
-"""What made a query fail, in one sentence, and whether it may pass by itself.
+"""Why a query failed, in one sentence, and whether a retry may succeed.
 
-Spark's message of a failed query is a page: the exception, a stack in Java, and inside it the traceback of a
-Python worker. The sentence that matters is the last one of the innermost traceback. A bad record is looked up
-again and explained.
+Spark's message of a failed query is a page: the exception, a Java stack trace, and in it the traceback of a
+Python worker. The last line of the innermost traceback matters. A bad record is read again and explained.
 """
 
 from __future__ import annotations
@@ -13,29 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from braidmq.spark.errors import sentence
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import Pipeline, TopicSource
 
-SHOWN_LETTERS = 400
 _MAY_PASS = re.compile(
     r"\b(Unreachable|TimedOut|DeliveryFailed|SinkInterrupted|ConnectionResetError|ConnectionRefusedError|BrokenPipeError)\b"
     r"|\b(NOT_LEADER_OR_FOLLOWER|LEADER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
     r"|COORDINATOR_LOAD_IN_PROGRESS|CONCURRENT_TRANSACTIONS|REQUEST_TIMED_OUT|NETWORK_EXCEPTION"
     r"|KAFKA_STORAGE_ERROR|NOT_ENOUGH_REPLICAS)\b"
-    # Others wrote to a lake all the time; a batch that is done again is added once.
-    r"|\blake\.commits\.Conflict\b"
-    # A worker that was killed, or one that took longer to start than Spark waits on a busy machine.
+    # Too many other writers in a lake; a batch that is retried is added once.
+    r"|\blake\.commits\.CommitConflict\b"
+    # A worker was killed, or took too long to start on a busy machine.
     r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )
 _BAD_RECORD = re.compile(r"braid: bad record (\S+) (\d+) (\d+)")
-_PYTHON_ERROR = re.compile(
-    r"^\s*(?:[a-z_][\w.]*\.)?([A-Z]\w+(?:Error|Exception|Exit|Warning)?): (.+)$", re.MULTILINE
-)
-_TOLD = re.compile(r"\bbraidmq(?:\.\w+)*\.[A-Z]\w*: (.+)")
-"""One of our failures that came without a traceback (`told.py`)."""
-_BRIDGED = re.compile(r"An error occurred while calling \S+\s*: (.+)")
-"""How the bridge to Java begins what it found there."""
-_WORDS_OF_SPARK = re.compile(r"^\[[A-Z_.]+\]\s*|\bSQLSTATE: \w+")
 
 
 _SHUT_DOWN = re.compile(
@@ -44,7 +35,7 @@ _SHUT_DOWN = re.compile(
 
 
 class SparkGone(PipelineError):
-    """Spark's own process has ended, or is about to."""
+    """Spark's process has ended, or is about to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +52,8 @@ def understand_failure(error: BaseException, pipeline: Pipeline) -> Failure:
 
 
 @contextmanager
-def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
-    """Turns what Spark and the bridge to its process raise into one sentence."""
+def in_one_sentence(pipeline: Pipeline) -> Iterator[None]:
+    """Turns exceptions of Spark and py4j into one sentence."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -74,28 +65,8 @@ def told_in_a_sentence(pipeline: Pipeline) -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         why = sentence(str(error))
         raise SparkGone(
-            f"Spark's own process is gone ({why}); run it again, it goes on from its checkpoint"
+            f"Spark's process has ended ({why}); run it again to continue from its checkpoint"
         ) from error
-
-
-def sentence(message: str) -> str:
-    """The innermost error of Python if there is one, else the first sentence of Spark."""
-    inner = message.rpartition("Traceback (most recent call last)")[2] if "Traceback" in message else ""
-    if not inner and (told := _TOLD.search(message)):
-        line = told[1]
-    elif not inner and (bridged := _BRIDGED.search(message)):
-        line = bridged[1]
-    elif found := _PYTHON_ERROR.findall(inner):
-        kind, text = found[0]
-        line = (
-            text
-            if not kind.endswith(("Error", "Exception")) or kind.startswith("Pipeline")
-            else f"{kind}: {text}"
-        )
-    else:
-        line = next((each for each in message.splitlines() if each.strip()), "no reason given")
-    line = " ".join(_WORDS_OF_SPARK.sub("", line).split())
-    return line if len(line) <= SHOWN_LETTERS else line[: SHOWN_LETTERS - 1] + "…"
 
 
 def _explain_bad(pipeline: Pipeline, topic: str, partition: int, offset: int) -> str:
@@ -103,10 +74,10 @@ def _explain_bad(pipeline: Pipeline, topic: str, partition: int, offset: int) ->
         (each for each in pipeline.sources if isinstance(each, TopicSource) and each.topic == topic), None
     )
     reason = _reason(pipeline, source, partition, offset) if source else "it does not fit the schema"
-    where = f"{source.place}: " if source else ""
+    where = f"{source.location}: " if source else ""
     return (
-        f"{where}topic {topic}, partition {partition}, offset {offset} cannot be read: {reason}. Mend the"
-        f" schema, or say where such records go: bad_records: {{topic: {topic}.bad}}, or bad_records: drop"
+        f"{where}topic {topic}, partition {partition}, offset {offset} cannot be read: {reason}. Correct the"
+        f" schema, or set bad_records: {{topic: {topic}.bad}} or bad_records: drop"
     )
 
 
@@ -114,9 +85,9 @@ def _reason(pipeline: Pipeline, source: TopicSource, partition: int, offset: int
     from pyspark.sql.types import StructType
 
     from braidmq.client.consumer import Consumer
-    from braidmq.spark.pipelines import avro
+    from braidmq.spark import avro
     from braidmq.spark.pipelines.checkpoint import Checkpoint
-    from braidmq.spark.pipelines.connecting import about_values, connect
+    from braidmq.spark.pipelines.clusters import about_values, connect
     from braidmq.spark.pipelines.reasons import explain
     from braidmq.spark.pipelines.registry import with_kept_id
 

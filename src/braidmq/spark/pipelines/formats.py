@@ -1,8 +1,8 @@
 """From the bytes of a record to columns, and back.
 
-A value is parsed once: its columns come out of one `inline`, which Spark neither repeats nor moves. What does
-not parse to its end, or lacks a column declared NOT NULL, is bad: the stream fails on it, drops it, or leaves
-it to the query that writes bad records to their topic with the reason (`reasons`).
+A value is parsed once: its columns come from one `inline`, which Spark neither repeats nor moves. A value
+that does not parse completely, or lacks a column declared NOT NULL, is bad: the stream fails on it, drops it,
+or leaves it to the query that writes bad records to their topic with the reason (`reasons`).
 """
 
 from __future__ import annotations
@@ -17,32 +17,26 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from braidmq.spark.pipelines import avro
-from braidmq.spark.pipelines.connecting import about_values
+from braidmq.spark import avro
+from braidmq.spark.avro import AvroSchema
+from braidmq.spark.pipelines.clusters import about_values
 from braidmq.spark.pipelines.mistakes import PipelineMistakes
-from braidmq.spark.pipelines.model import (
-    AvroSchema,
-    BadRecords,
-    Metadata,
-    TopicSink,
-    TopicSource,
-    ValueFormat,
-)
+from braidmq.spark.pipelines.model import BadRecords, Metadata, TopicSink, TopicSource, ValueFormat
 from braidmq.spark.pipelines.reasons import explain
 
 BAD = "_braid_bad"
 PARSED = "_braid_parsed"
 BAD_RECORD = "braid: bad record"
-"""Begins the message a bad record raises, followed by topic, partition and offset."""
+"""The prefix of the message for a bad record, before topic, partition and offset."""
 NOT_NUMBERS = "allownonnumericnumbers"
-"""The option of Spark's parser that takes NaN for a number."""
+"""The option of Spark's parser that allows NaN."""
 HEADERS = "array<struct<key: string, value: binary>>"
 BAD_HEADERS = ["braid.reason", "braid.topic", "braid.partition", "braid.offset", "braid.pipeline"]
-"""What a bad record gets besides its own headers."""
+"""The headers that a bad record gets in addition to its own."""
 
 
 def decode(records: DataFrame, source: TopicSource, schema: StructType | None) -> DataFrame:
-    """The good rows of a topic, with the metadata that was asked for."""
+    """The good rows of a topic, with the metadata of the source."""
     kept = [_metadata_column(source, each) for each in source.metadata]
     if source.format is ValueFormat.RAW:
         return records.select("value", *kept)
@@ -60,7 +54,7 @@ def decode(records: DataFrame, source: TopicSource, schema: StructType | None) -
 
 
 def bad_rows(records: DataFrame, source: TopicSource, schema: StructType | None, pipeline: str) -> DataFrame:
-    """The records that `decode` leaves out, as they were, with the reason in their headers."""
+    """The records that `decode` drops, unchanged, with the reason in their headers."""
     assert schema is not None
     records, parsed = _parsed(records.where("value IS NOT NULL"), source, schema)
     is_good = _is_good(schema)
@@ -79,7 +73,7 @@ def bad_rows(records: DataFrame, source: TopicSource, schema: StructType | None,
 
 
 def encode(rows: DataFrame, sink: TopicSink) -> DataFrame:
-    """Rows as records: columns key, value and, where asked for, headers."""
+    """Rows as records: columns key, value and, if the sink has them, headers."""
     key = F.expr(sink.key).cast("string").cast("binary") if sink.key else F.lit(None).cast("binary")
     columns = [key.alias("key")]
     if sink.headers:
@@ -101,7 +95,7 @@ def _value(rows: DataFrame, sink: TopicSink) -> Column:
         return F.to_csv(whole, options).cast("binary")
     if "value" not in rows.columns:
         raise PipelineMistakes.at(
-            sink.place.of("format"),
+            sink.location.of("format"),
             f"sink {sink.name} writes {sink.format}, which takes the column value;"
             f" {sink.source} has {', '.join(rows.columns)}",
         )
@@ -109,7 +103,7 @@ def _value(rows: DataFrame, sink: TopicSink) -> Column:
 
 
 def columns_read(with_headers: bool) -> str:
-    """The columns of the topic a source needs; all others are never made."""
+    """The columns of the topic that a source needs; others are not decoded."""
     needed = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
     return f"{needed}, headers {HEADERS}" if with_headers else needed
 
@@ -122,7 +116,7 @@ def _metadata_column(source: TopicSource, which: Metadata) -> Column:
 
 
 def _parsed(records: DataFrame, source: TopicSource, schema: StructType) -> tuple[DataFrame, Column]:
-    """A struct of the columns and, in `BAD`, a text where a value is none of them."""
+    """A struct of the columns and, in `BAD`, a text if the value is bad."""
     whole = StructType([*_nullable(schema).fields, StructField(BAD, StringType())])
     if source.format is ValueFormat.AVRO:
         assert source.avro is not None
@@ -136,11 +130,11 @@ def _parsed(records: DataFrame, source: TopicSource, schema: StructType) -> tupl
 
 
 def _is_one_value(text: Column, options: dict[str, str]) -> Column:
-    """Whether nothing follows a JSON value: Spark's parser stops behind the first one.
+    """Whether nothing follows a JSON value: Spark's parser stops after the first one.
 
-    An object without another one in it ends at its only brace, which is quickly seen. Any other is put into a
-    list with one more and must be the other one of two; the line break ends a comment, if those are allowed.
-    So is one that may have NaN or an infinity as a bare word, which Spark reads by default and is no JSON.
+    An object without nested objects ends at its only closing brace, which is a fast check. Any other value is
+    put into a list with a second one, and the list must have two elements; the line break ends a comment, if
+    those are allowed. The same is done if bare NaN or infinities are allowed, which Spark reads by default.
     """
     if NOT_NUMBERS not in map(str.lower, options):
         options = {**options, NOT_NUMBERS: "false"}
@@ -165,8 +159,8 @@ def _is_good(schema: StructType) -> Callable[[Column], Column]:
 
 
 def _or_raise(is_good: Callable[[Column], Column]) -> Callable[[Column], Column]:
-    place = F.concat_ws(" ", F.lit(BAD_RECORD), F.col("topic"), F.col("partition"), F.col("offset"))
-    return lambda row: F.when(is_good(row), True).otherwise(F.raise_error(place).cast("boolean"))
+    marked = F.concat_ws(" ", F.lit(BAD_RECORD), F.col("topic"), F.col("partition"), F.col("offset"))
+    return lambda row: F.when(is_good(row), True).otherwise(F.raise_error(marked).cast("boolean"))
 
 
 def _header(name: str, value: Column) -> Column:

@@ -1,4 +1,4 @@
-"""What sources and steps share: watermarks, and Spark's errors with the line they belong to."""
+"""What sources and steps share: watermarks, and Spark's errors with their line in the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from braidmq.spark.pipelines.mistakes import PipelineMistakes, Place, suggestion
+from braidmq.spark.errors import first_line
+from braidmq.spark.pipelines.mistakes import Location, PipelineMistakes, suggestion
 from braidmq.spark.pipelines.model import Watermark
 
 WATERMARK_MARK = "spark.watermarkDelayMs"
@@ -18,37 +19,28 @@ STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "FlatMapGroups", "Join", "Tr
 EVENT_TIME_TYPES = ("timestamp", "timestamp_ntz", "struct<start:timestamp,end:timestamp>")
 
 
-_FOR_PROGRAMS = re.compile(r"\s*SQLSTATE: \w+|;\s*line \d+,? pos \d+")
-
-
 @contextmanager
-def told_at(place: Place, what: str) -> Iterator[None]:
-    """Turns an error of Spark's analysis into one that names the line."""
+def with_location(location: Location, what: str) -> Iterator[None]:
+    """Turns an error of Spark's analysis into one with the line in the file."""
     try:
         yield
     except PySparkException as error:
-        raise PipelineMistakes.at(place, f"{what}: {first_line(error)}") from error
+        raise PipelineMistakes.at(location, f"{what}: {first_line(error)}") from error
 
 
-def first_line(error: Exception) -> str:
-    """What Spark says, without the plan it adds, and without what is for programs."""
-    text = str(error).strip().split("\n\n")[0].split(";\n")[0]
-    return " ".join(_FOR_PROGRAMS.sub("", text).split())
-
-
-def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) -> DataFrame:
+def with_watermark(frame: DataFrame, watermark: Watermark | None, location: Location) -> DataFrame:
     """Declares event time; a column that has a watermark from an earlier step keeps that one."""
     if watermark is None:
         return frame
     if watermark.column not in frame.columns:
         hint = suggestion(watermark.column, frame.columns)
         raise PipelineMistakes.at(
-            place.of("watermark"), f"watermark: there is no column {watermark.column}{hint}"
+            location.of("watermark"), f"watermark: there is no column {watermark.column}{hint}"
         )
     field = frame.schema[watermark.column]
     if field.dataType.simpleString() not in EVENT_TIME_TYPES:
         raise PipelineMistakes.at(
-            place.of("watermark"),
+            location.of("watermark"),
             f"watermark: {watermark.column} is {field.dataType.simpleString()}, not a TIMESTAMP",
         )
     if WATERMARK_MARK in field.metadata:
@@ -57,18 +49,18 @@ def with_watermark(frame: DataFrame, watermark: Watermark | None, place: Place) 
 
 
 def stateful_operators(frame: DataFrame) -> str:
-    """The operators that keep state, as Spark describes them, without the numbers of a session."""
+    """The operators that keep state, in Spark's words without the ids of a session."""
     plan = str(frame._jdf.queryExecution().analyzed().toString())
-    # A tilde marks what belongs to a stream; newer releases write it, older ones do not.
+    # Newer releases of Spark mark operators of a stream with a tilde.
     lines = (line.strip(" :+-").removeprefix("~") for line in plan.splitlines())
     kept = [line for line in lines if line.startswith(STATEFUL)]
     return re.sub(r"#\d+L?(-T\d+ms)?", "", "; ".join(kept))
 
 
 def kept_columns(frame: DataFrame) -> str:
-    """What each stateful operator keeps, with its types: rows of a state are read back by position.
+    """The state columns of each operator with their types: Spark reads rows of a state by position.
 
-    Spark keeps the columns that are used further on, so the plan is asked for after its optimiser.
+    Spark keeps only columns that are used later, so this is the plan after the optimiser.
     """
     plan: Any = frame._jdf.queryExecution().analyzed()
     if any(_kept(plan)):
@@ -98,14 +90,14 @@ def _types(expressions: Any) -> str:
 
 
 def _all(sequence: Any) -> list[Any]:
-    """A sequence of Scala as a list."""
-    return [sequence.apply(place) for place in range(sequence.size())]
+    """A Scala sequence as a list."""
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def output_mode(frame: DataFrame, *modes: str) -> str:
-    """The first of these modes in which Spark can run a stream; with none, raises what is against the last.
+    """The first of these modes in which Spark can run a stream; without any, raises the error of the last.
 
-    Spark itself looks when a query is started, which is too late: others of the pipeline run by then.
+    Spark itself checks when a query starts, which is too late: other queries of the pipeline run then.
     """
     for mode in modes[:-1]:
         with suppress(PySparkException):
@@ -123,10 +115,10 @@ def _checked_mode(frame: DataFrame, mode: str) -> str:
     return mode
 
 
-def columns_there(frame: DataFrame, names: tuple[str, ...], place: Place, what: str) -> None:
-    """Refuses names of columns that an input does not have."""
+def columns_there(frame: DataFrame, names: tuple[str, ...], location: Location, what: str) -> None:
+    """PipelineMistakes for columns that an input does not have."""
     for name in names:
         if name not in frame.columns:
             raise PipelineMistakes.at(
-                place, f"{what}: there is no column {name}{suggestion(name, frame.columns)}"
+                location, f"{what}: there is no column {name}{suggestion(name, frame.columns)}"
             )

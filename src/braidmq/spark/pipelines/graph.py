@@ -1,4 +1,4 @@
-"""Who reads whom in a pipeline: order, streams, event time, and the picture `braid pipeline plan` shows."""
+"""Which part of a pipeline reads which: order, streams, event time, and what `braid pipeline plan` shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from braidmq.spark.pipelines.model import (
 
 
 def inputs_of(pipeline: Pipeline, name: str) -> tuple[str, ...]:
-    """The sources and steps a step reads; names that are tables of Spark's own are left out."""
+    """The sources and steps that a step reads, without tables of Spark's catalogue."""
     step = pipeline.step(name)
     if step is None:
         return ()
@@ -36,7 +36,7 @@ def inputs_of(pipeline: Pipeline, name: str) -> tuple[str, ...]:
 
 
 def upstream(pipeline: Pipeline, name: str) -> list[str]:
-    """Everything a source or step is made of, inputs first, itself last."""
+    """A source or step and everything that it reads, inputs first."""
     done: dict[str, None] = {}
 
     def visit(each: str, path: tuple[str, ...]) -> None:
@@ -59,7 +59,7 @@ def in_order(pipeline: Pipeline) -> list[str]:
 
 
 def cycle(pipeline: Pipeline) -> list[str] | None:
-    """Names that read one another in a ring."""
+    """Names that read each other in a cycle."""
 
     def follow(name: str, path: list[str]) -> list[str] | None:
         if name in path:
@@ -73,7 +73,7 @@ def cycle(pipeline: Pipeline) -> list[str] | None:
 
 
 def streams_of(pipeline: Pipeline, name: str) -> tuple[str, ...]:
-    """The streaming sources behind a name, in the order in which Spark will number them."""
+    """The streaming sources that a name reads, in the order in which Spark numbers them."""
     source = pipeline.source(name)
     if source is not None:
         return (source.name,) if source.stream else ()
@@ -84,18 +84,18 @@ def streams_of(pipeline: Pipeline, name: str) -> tuple[str, ...]:
 
 
 def watermark_of(pipeline: Pipeline, name: str) -> Watermark | None:
-    """The event time in force at a name: its own, or that of the stream it reads."""
+    """The watermark of a name: its own, or that of the stream that it reads."""
     part = pipeline.source(name) or pipeline.step(name)
     if part is None or part.watermark is not None:
         return part.watermark if part else None
     behind = [each for each in inputs_of(pipeline, name) if streams_of(pipeline, each)]
-    # A join of two streams keeps the columns of the left one, its time among them.
+    # A join of two streams keeps the columns of the left one, including its time.
     known = len(behind) == 1 or (behind and isinstance(part, JoinStep))
     return watermark_of(pipeline, behind[0]) if known else None
 
 
 def keeps_state(pipeline: Pipeline, step: Step) -> bool:
-    """Whether a step over streams remembers rows; what a function does is not known here."""
+    """Whether a step over streams keeps state; for a Python function that is not known here."""
     streams = len(streams_of(pipeline, step.name))
     match step:
         case SqlStep():
@@ -116,18 +116,18 @@ def unread(pipeline: Pipeline) -> list[str]:
 
 
 def render(pipeline: Pipeline) -> Iterator[str]:
-    """A tree for each sink, from where rows go down to where they come from."""
+    """A tree for each sink, from the sink down to its sources."""
     for sink in pipeline.sinks:
         yield f"{sink.name}: {describe_sink(sink)}"
         yield from _branches(pipeline, [sink.source], "")
     for source in pipeline.sources:
         if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
-            yield f"{source.name}_bad: to topic {source.bad_topic}, what of {source.topic} cannot be read"
+            yield f"{source.name}_bad: to topic {source.bad_topic}, bad records of {source.topic}"
 
 
 def _branches(pipeline: Pipeline, names: list[str], indent: str) -> Iterator[str]:
-    for place, name in enumerate(names):
-        last = place == len(names) - 1
+    for index, name in enumerate(names):
+        last = index == len(names) - 1
         yield f"{indent}{'└─' if last else '├─'} {name}: {describe(pipeline, name)}"
         yield from _branches(pipeline, list(inputs_of(pipeline, name)), indent + ("   " if last else "│  "))
 

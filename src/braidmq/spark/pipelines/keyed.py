@@ -1,7 +1,7 @@
-"""The rows of each key through a function that remembers something about the key.
+"""Applies a function with state to the rows of each key.
 
-Rows travel as one struct column, so that no type is bent on the way through pandas: a 64-bit integer that may
-be null would lose its last digits there. What pandas would take for no value has a mark (`nan.py`).
+Rows are passed as one struct column, so that pandas changes no type: a 64-bit integer that may be null would
+lose its last digits. NaN, which pandas treats as null, has a mark (`nan.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from braidmq.spark.pipelines import nan
 
 KEY, ROW = "_braid_key", "_braid_row"
 Keep = Callable[..., Iterator[pd.DataFrame]]
-"""From a key, its rows in `ROW` and the state to the rows that are handed on."""
+"""From a key, its rows in `ROW` and the state to the rows to keep."""
 
 
 def per_key(
@@ -28,7 +28,7 @@ def per_key(
     state: StructType,
     timeout: str,
 ) -> DataFrame:
-    """The rows of a stream that `keep` hands on; it sees them with the columns `beside`."""
+    """The rows of a stream that `keep` returns; it also gets the columns `beside`."""
     fields = frame.schema.fields
     whole = [nan.marked(F.col(f"`{each.name}`"), each.dataType).alias(each.name) for each in fields]
     packed = frame.select(

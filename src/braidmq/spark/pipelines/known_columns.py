@@ -1,7 +1,7 @@
-"""Which columns sources and steps have, as far as the file itself says it, and names that are not among them.
+"""Which columns sources and steps have, as far as the file itself shows, and wrong names of columns.
 
-A schema that is written out names its columns, and windows, joins, dedup and newest say what they make of
-them. What SQL, a Python function or an inferred schema gives is known when Spark has looked at it.
+A schema in the file has the columns, and windows, joins, dedup and newest determine theirs. The columns of
+SQL, a Python function or an inferred schema are known only after Spark's analysis.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from braidmq.spark.pipelines import avro, ddl, graph
+from braidmq.spark import avro
+from braidmq.spark.pipelines import ddl, graph
 from braidmq.spark.pipelines.mistakes import closest, suggestion
 from braidmq.spark.pipelines.model import (
     DedupStep,
@@ -32,11 +33,11 @@ from braidmq.spark.pipelines.model import (
 VALUE = "value"
 _EVENT_TIME = re.compile(r"timestamp(_ntz|_ltz)?$|struct<")
 Columns = dict[str, str]
-"""The types by name; an empty type is not known."""
+"""The types by name; an empty type is unknown."""
 
 
 def of(pipeline: Pipeline, name: str) -> Columns | None:
-    """The columns of a source or step; None where only Spark can tell."""
+    """The columns of a source or step; None if only Spark knows them."""
     source = pipeline.source(name)
     if source is not None:
         return _of_source(source)
@@ -76,14 +77,14 @@ def _of_join(pipeline: Pipeline, step: JoinStep) -> Columns | None:
 
 
 def missing(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
-    """Every place where a column is named that is known not to be there."""
+    """Every use of a column that does not exist."""
     for part in (*pipeline.sources, *pipeline.steps):
         found = of(pipeline, part.name)
         if part.watermark is not None and found is not None:
-            line = part.place.of("watermark").line
+            line = part.location.of("watermark").line
             yield from _watermark(line, f"{part.name}: watermark", part.watermark.column, found)
     doubtful: set[str] = set()
-    """Steps with a mistake: what they would hand on is anybody's guess."""
+    """Steps with a mistake, whose own columns are unknown."""
     for each in graph.in_order(pipeline):
         step = pipeline.step(each)
         if step is None or not doubtful.isdisjoint(graph.upstream(pipeline, each)):
@@ -91,19 +92,19 @@ def missing(pipeline: Pipeline) -> Iterator[tuple[int, str]]:
         for key, name, wanted in _wanted_by(step):
             for column in _not_in(of(pipeline, name), wanted):
                 doubtful.add(each)
-                yield step.place.of(key).line, f"step {each}: {name} has no column {column}"
+                yield step.location.of(key).line, f"step {each}: {name} has no column {column}"
     for sink in pipeline.sinks:
         if not doubtful.isdisjoint(graph.upstream(pipeline, sink.source)):
             continue
         for key, wanted in _wanted_by_sink(sink):
             for column in _not_in(of(pipeline, sink.source), wanted):
-                yield sink.place.of(key).line, f"sink {sink.name}: {sink.source} has no column {column}"
+                yield sink.location.of(key).line, f"sink {sink.name}: {sink.source} has no column {column}"
         if isinstance(sink, TopicSink):
             yield from _of_topic_sink(pipeline, sink)
 
 
 def _wanted_by(step: Step) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """By which key a step asks for which columns of which input."""
+    """The keys by which a step uses columns of its inputs."""
     match step:
         case WindowStep():
             yield "on", step.inputs[0], (step.column,)
@@ -133,18 +134,18 @@ def _of_topic_sink(pipeline: Pipeline, sink: TopicSink) -> Iterator[tuple[int, s
     if sink.format in (ValueFormat.TEXT, ValueFormat.RAW) and VALUE not in found:
         there = f"{sink.source} has {', '.join(found)}"
         text = f"sink {sink.name} writes {sink.format}, which takes the column value; {there}"
-        yield sink.place.of("format").line, text
+        yield sink.location.of("format").line, text
     key = sink.key or ""
-    # The key is SQL: only a plain name that is nearly one of the columns is surely a mistake.
+    # The key is SQL: only a plain name that is close to a column is surely a mistake.
     if key.isidentifier() and key.lower() not in {each.lower() for each in found} and closest(key, found):
         yield (
-            sink.place.of("key").line,
+            sink.location.of("key").line,
             f"sink {sink.name}: {sink.source} has no column {key}{suggestion(key, found)}",
         )
 
 
 def _not_in(found: Columns | None, wanted: tuple[str, ...]) -> Iterator[str]:
-    """Those that are not there, each with what was probably meant."""
+    """The missing ones, each with the name that was probably meant."""
     for name in wanted:
         if found is not None and name not in found:
             yield f"{name}{suggestion(name, found)}"

@@ -1,7 +1,7 @@
-"""What is wrong with a pipeline, told with its place and, where one is near, the right name.
+"""Errors in a pipeline, with file, line and, if one is close, the right name.
 
 All mistakes of a file are collected and shown together, each as `file:line: what; what to do`, before Spark
-is started: a session takes seconds, a typing error should not.
+starts: a session takes seconds, and a typing error should not.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from braidmq.spark.errors import UserError
+
 MISTAKES_MAX = 50
-"""A file that is no pipeline at all would otherwise fill the screen."""
+"""Otherwise a file that is no pipeline at all would fill the screen."""
 
 
-class PipelineError(Exception):
-    """A pipeline cannot be read, started or continued; the text says why and what to do."""
+class PipelineError(UserError):
+    """A pipeline cannot be loaded, started or continued; the text says why and what to do."""
 
 
 class NotInstalled(PipelineError):
@@ -25,16 +27,16 @@ class NotInstalled(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something was written, and on which lines its keys are."""
+class Location:
+    """File and line of a part, and the lines of its keys."""
 
     file: str
     line: int
     keys: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
-    def of(self, key: str) -> Place:
-        """Where a key of it stands; its own place if it is not written there."""
-        return Place(self.file, self.keys.get(key, self.line))
+    def of(self, key: str) -> Location:
+        """The location of a key; that of the whole part if the key is not written."""
+        return Location(self.file, self.keys.get(key, self.line))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -42,22 +44,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    place: Place
+    location: Location
     text: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 class PipelineMistakes(PipelineError):
     """Everything that is wrong with a pipeline's file."""
 
     @classmethod
-    def at(cls, place: Place, text: str) -> PipelineMistakes:
-        return cls([Mistake(place, text)])
+    def at(cls, location: Location, text: str) -> PipelineMistakes:
+        return cls([Mistake(location, text)])
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
-        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.place.line))
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.location.line))
         super().__init__("\n".join(map(str, self.mistakes)))
 
 
@@ -70,7 +72,7 @@ class Notebook:
 
     def note(self, line: int, text: str) -> None:
         if len(self.mistakes) < MISTAKES_MAX:
-            self.mistakes.append(Mistake(Place(self.file, line), text))
+            self.mistakes.append(Mistake(Location(self.file, line), text))
 
     def raise_if_any(self) -> None:
         if self.mistakes:
@@ -78,12 +80,12 @@ class Notebook:
 
 
 def where_it_failed(error: Exception, file: str) -> str:
-    """What a user's own code raised, with the last line of their file on the way to it."""
+    """An exception of the user's code, with the innermost line of their file."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = Path(file).resolve()
     lines = (frame.lineno for frame in reversed(frames) if Path(frame.filename).resolve() == theirs)
     line = next(lines, None)
-    return f"{Place(file, line) if line else file}: {type(error).__name__}: {error}"
+    return f"{Location(file, line) if line else file}: {type(error).__name__}: {error}"
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -93,7 +95,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean x?` where one is near, else what there is to choose from."""
+    """`; did you mean x?` if a name is close, else the list of names."""
     names = list(known)
     meant = closest(name, names)
     if meant is not None:

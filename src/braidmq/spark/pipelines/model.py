@@ -13,12 +13,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from braidmq.spark.avro import AvroSchema
 from braidmq.spark.pipelines.duration import Duration
-from braidmq.spark.pipelines.mistakes import Place
+from braidmq.spark.pipelines.mistakes import Location
 
 WEEK = Duration(7 * 86_400)
 Options = tuple[tuple[str, str], ...]
-"""Options handed to Spark or to the broker's client as they are."""
+"""Options that go to Spark or to the client unchanged."""
 
 
 class ValueFormat(StrEnum):
@@ -37,7 +38,7 @@ class FileFormat(StrEnum):
     CSV = "csv"
 
 
-class Start(StrEnum):
+class TopicStart(StrEnum):
     """Where a new checkpoint begins to read a topic."""
 
     EARLIEST = "earliest"
@@ -45,18 +46,11 @@ class Start(StrEnum):
 
 
 class BadRecords(StrEnum):
-    """What becomes of a value that does not fit its format and schema."""
+    """What to do with a value that does not fit its format and schema."""
 
     FAIL = "fail"
     DROP = "drop"
     SIDE_TOPIC = "topic"
-
-
-class Framing(StrEnum):
-    """What stands before an Avro value: nothing, or the five bytes of a schema registry."""
-
-    PLAIN = "plain"
-    REGISTRY = "registry"
 
 
 class OutputMode(StrEnum):
@@ -75,7 +69,7 @@ class JoinKind(StrEnum):
 
 
 class Metadata(StrEnum):
-    """What a record carries beside its value; asked for, it is a column with a leading underscore."""
+    """What a record has besides its value; as a column it has a leading underscore."""
 
     KEY = "key"
     TOPIC = "topic"
@@ -94,26 +88,17 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class AvroSchema:
-    """An Avro schema as JSON text, and of which id in a registry it is, where values carry one."""
-
-    text: str
-    framing: Framing = Framing.PLAIN
-    registry_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TopicSource:
-    """Records of a topic. `schema` is a DDL string; None with `sample_records` means: look at some."""
+    """Records of a topic. `schema` is a DDL string; None with `sample_records` means that it is inferred."""
 
     name: str
-    place: Place
+    location: Location
     topic: str
     format: ValueFormat = ValueFormat.JSON
     schema: str | None = None
     sample_records: int = 0
     avro: AvroSchema | None = None
-    start: Start | int = Start.EARLIEST
+    start: TopicStart | int = TopicStart.EARLIEST
     bad_records: BadRecords = BadRecords.FAIL
     bad_topic: str | None = None
     metadata: tuple[Metadata, ...] = ()
@@ -128,7 +113,7 @@ class FileSource:
     """A directory of files: a table, or with `stream` a stream of new files."""
 
     name: str
-    place: Place
+    location: Location
     path: str
     format: FileFormat
     schema: str | None = None
@@ -142,7 +127,7 @@ class TableSource:
     """A table of Spark's catalogue, or the directory of an upserted table."""
 
     name: str
-    place: Place
+    location: Location
     table: str
     is_directory: bool
     watermark: Watermark | None = None
@@ -158,7 +143,7 @@ class SqlStep:
     """A query over sources and earlier steps, which are its tables."""
 
     name: str
-    place: Place
+    location: Location
     sql: str
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
@@ -169,7 +154,7 @@ class PythonStep:
     """A function from DataFrames to a DataFrame."""
 
     name: str
-    place: Place
+    location: Location
     function: Callable[..., Any] | str
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
@@ -180,7 +165,7 @@ class WindowStep:
     """Aggregates over windows of event time: tumbling, sliding (`slide`) or sessions (`gap`)."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     column: str
     size: Duration | None
@@ -196,7 +181,7 @@ class JoinStep:
     """Two inputs by equal columns; two streams also by time, at most `within` apart."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     on: tuple[str, ...]
     kind: JoinKind
@@ -209,7 +194,7 @@ class DedupStep:
     """The first row of each key and time `within`; without one, for as long as the watermark's delay."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     by: tuple[str, ...]
     within: Duration | None
@@ -221,7 +206,7 @@ class NewestStep:
     """Changes of each key in their order; one that comes after a newer one is dropped."""
 
     name: str
-    place: Place
+    location: Location
     inputs: tuple[str, ...]
     by: tuple[str, ...]
     order_by: tuple[str, ...]
@@ -236,7 +221,7 @@ class TopicSink:
     """Rows become records: `key` and `headers` are columns or SQL, the value is written in `format`."""
 
     name: str
-    place: Place
+    location: Location
     source: str
     topic: str
     format: ValueFormat = ValueFormat.JSON
@@ -254,7 +239,7 @@ class LakeSink:
     """Parquet files in directories by the date (UTC) of a column, each row exactly once."""
 
     name: str
-    place: Place
+    location: Location
     source: str
     path: str
     date_of: str | None = None
@@ -266,7 +251,7 @@ class UpsertSink:
     """A table with one row for each key: the one that is newest by `order_by`."""
 
     name: str
-    place: Place
+    location: Location
     source: str
     path: str
     key: tuple[str, ...]
@@ -282,10 +267,10 @@ Sink = TopicSink | LakeSink | UpsertSink
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The whole of it. `directory` is what relative paths are relative to."""
+    """A whole pipeline. Relative paths are relative to `directory`."""
 
     name: str
-    place: Place
+    location: Location
     directory: Path
     bootstrap: str
     version: int
@@ -300,14 +285,14 @@ class Pipeline:
 
     @property
     def checkpoint_directory(self) -> Path:
-        """A new version begins with a new one; the old one stays."""
+        """A new version begins with a new checkpoint; the old one is kept."""
         return self.checkpoint / f"v{self.version}"
 
     def source(self, name: str) -> Source | None:
         return next((source for source in self.sources if source.name == name), None)
 
     def sources_named(self, names: tuple[str, ...]) -> list[Source]:
-        """In the order of the names."""
+        """In the order of names."""
         return [source for name in names for source in self.sources if source.name == name]
 
     def step(self, name: str) -> Step | None:

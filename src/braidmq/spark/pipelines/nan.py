@@ -1,8 +1,7 @@
-"""NaN on its way through pandas.
+"""Keeps NaN through pandas.
 
-For pandas NaN is a value that is not there, and on the way back it comes out as null. So each float that
-travels inside of rows goes with a mark that says whether it is NaN, and is put together again behind it.
-Types without floats are left as they are.
+For pandas, NaN is a missing value, which comes back as null. So each float in a row gets a mark that says
+whether it is NaN, and is restored afterwards. Types without floats are left as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ NUMBER, IS_NAN = "number", "is_nan"
 
 
 def marked(column: Column, kind: DataType) -> Column:
-    """A column with marks beside its floats, at whatever depth."""
+    """A column with marks for its floats, at any depth."""
     if not _has_floats(kind):
         return column
     if isinstance(kind, StructType):
@@ -31,7 +30,7 @@ def marked(column: Column, kind: DataType) -> Column:
 
 
 def restored(column: Column, kind: DataType) -> Column:
-    """What `marked` was given; `kind` is its type."""
+    """The column that `marked` was given; `kind` is its type."""
     if not _has_floats(kind):
         return column
     if isinstance(kind, StructType):

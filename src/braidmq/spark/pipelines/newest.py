@@ -1,6 +1,6 @@
-"""Changes of each key in their order, as a stream: what comes after a newer change of its key is left out.
+"""Changes of each key in order, as a stream: a change that comes after a newer one of its key is dropped.
 
-One value per key is remembered, the order of the newest change.
+The state has one value for each key, the order of the newest change.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ ORDER = "_braid_order"
 def in_order(frame: DataFrame, by: tuple[str, ...], order_by: tuple[str, ...]) -> DataFrame:
     """The rows of a stream that are newer than all before them of the same key; of a table, the newest."""
     if not frame.isStreaming:
-        place = F.row_number().over(
-            Window.partitionBy(*by).orderBy(*[F.desc_nulls_last(c) for c in order_by])
-        )
-        return frame.withColumn(ROW, place).where(f"{ROW} = 1").drop(ROW)
+        rank = F.row_number().over(Window.partitionBy(*by).orderBy(*[F.desc_nulls_last(c) for c in order_by]))
+        return frame.withColumn(ROW, rank).where(f"{ROW} = 1").drop(ROW)
     beside = {ORDER: F.struct(*order_by)}
     state = frame.select(beside[ORDER].alias(ORDER)).schema
     return per_key(frame, by, beside, _newer_than_state(order_by), state, GroupStateTimeout.NoTimeout)
@@ -38,9 +36,9 @@ def _newer_than_state(order_by: tuple[str, ...]) -> Keep:
         rows.sort(key=lambda pair: _order(pair[0], order_by))
         kept, last = [], None
         for order, row in rows:
-            place = _order(order, order_by)
-            if newest is None or place > newest:
-                newest, last = place, order
+            rank = _order(order, order_by)
+            if newest is None or rank > newest:
+                newest, last = rank, order
                 kept.append(row)
         if last is not None:
             state.update((tuple(_plain(last[name]) for name in order_by),))
@@ -51,7 +49,7 @@ def _newer_than_state(order_by: tuple[str, ...]) -> Keep:
 
 
 def _order(value: Any, order_by: tuple[str, ...]) -> tuple[tuple[int, Any], ...]:
-    """Sorts like Spark does: what is not there comes before everything else, NaN after it."""
+    """Sorts like Spark: null before everything else, NaN after it."""
     return tuple(_rank(_plain(value[name])) for name in order_by)
 
 
@@ -62,5 +60,5 @@ def _rank(part: Any) -> tuple[int, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """pandas' own times as Python's, for the state."""
+    """Times of pandas as those of Python, for the state."""
     return value.to_pydatetime() if isinstance(value, pd.Timestamp) else value

@@ -1,4 +1,4 @@
-"""A query's progress, as Spark reports it after each batch, in the numbers people ask for."""
+"""A query's status from the progress that Spark reports after each batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braidmq.spark.pipelines.status import QueryStatus
 
 
 def update(status: QueryStatus, progress: Mapping[str, Any]) -> bool:
-    """Takes over a progress report; whether it was one that had not been seen."""
+    """Updates the status from a report; returns whether the report was new."""
     batch = int(progress["batchId"])
     duration_ms = int(
         progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
@@ -20,7 +20,7 @@ def update(status: QueryStatus, progress: Mapping[str, Any]) -> bool:
     if seen:
         return False
     if batch == status.batch and not rows:
-        # Spark looked for records and found none: the last batch is still the last one.
+        # Spark found no new records: the last batch is still the last one.
         before = status.rows_per_s, status.lag
         told = lag(progress.get("sources") or [])
         status.rows_per_s, status.lag = 0.0, status.lag if told is None else told
@@ -38,7 +38,7 @@ def update(status: QueryStatus, progress: Mapping[str, Any]) -> bool:
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """Records that are in the topics and not yet read; None where no source tells."""
+    """Unread records of the topics; None if no source has offsets of topics."""
     total, told = 0, False
     for source in sources:
         reached, newest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))

@@ -1,7 +1,7 @@
 """Why a value does not fit its schema, in one sentence.
 
-Spark only says that a value is bad. For the few that are, they are looked at again here, slowly, to name the
-field and what is wrong with it. Types come as the JSON of Spark's own schema, so nothing here needs Spark.
+Spark only says that a value is bad. Bad values are few, so they are parsed again here, slowly, to name the
+field and what is wrong with it. Types are the JSON of Spark's schema, so nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INTEGERS = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 _FORMATS_OF_TIME = ("timestampformat", "timestampntzformat", "dateformat")
 _NOT_NUMBERS = re.compile(r"NaN|[+-]?INF|[+-]?Infinity")
-"""What Spark writes, and reads, as a text in place of a float."""
+"""The strings that Spark writes and reads for special floats."""
 _TYPE_KEYS = ("type", "elementType", "valueType")
 _DATE = re.compile(r"\d{4}-\d{1,2}(-\d{1,2})?")
 
@@ -31,7 +31,7 @@ def explain(
     schema: dict[str, Any],
     options: Mapping[str, str] | None = None,
 ) -> str:
-    """The first thing that is wrong with a value, by the options of Spark's parser that it was read with."""
+    """The first mistake in a value, by the options of Spark's parser for it."""
     if value is None:
         return "there is no value"
     try:
@@ -50,7 +50,7 @@ def _json(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str 
         parsed = json.loads(text, parse_constant=_refused_word)
     except json.JSONDecodeError as error:
         if any(name.startswith("allow") for name in options):
-            return None  # Spark may read what is not JSON to us.
+            return None  # Spark may accept more than JSON.
         return f"not JSON: {error.msg} at character {error.pos}" if text.strip() else "the value is empty"
     except RecursionError:
         return "not JSON: nested too deeply"
@@ -62,8 +62,8 @@ def _json(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str 
 
 
 def _refused_word(word: str) -> float:
-    """NaN and infinities, which Python reads though they are no JSON."""
-    raise ValueError(f"{word} is no number there")
+    """Rejects NaN and infinities, which Python accepts and JSON does not."""
+    raise ValueError(f"{word} is not a number in JSON")
 
 
 def _csv(text: str, schema: dict[str, Any], options: Mapping[str, str]) -> str | None:
@@ -89,7 +89,7 @@ def _cells(text: str, options: Mapping[str, str]) -> list[str]:
 
 
 def _without_time(schema: Any, key: str = "") -> Any:
-    """The schema with texts for times, whose form is Spark's to judge."""
+    """The schema with strings for times, whose form only Spark knows."""
     if isinstance(schema, dict):
         return {name: _without_time(each, name) for name, each in schema.items()}
     if isinstance(schema, list):
@@ -116,9 +116,9 @@ def _field(value: Any, kind: Any, name: str) -> Iterator[str]:
             yield f"column {name}: {_shown(value)} is not an object"
     elif isinstance(kind, dict) and kind["type"] == "array":
         if isinstance(value, list):
-            for place, each in enumerate(value):
+            for index, each in enumerate(value):
                 if each is not None:
-                    yield from _field(each, kind["elementType"], f"{name}[{place}]")
+                    yield from _field(each, kind["elementType"], f"{name}[{index}]")
         else:
             yield f"column {name}: {_shown(value)} is not a list"
     elif isinstance(kind, dict) and kind["type"] == "map":

@@ -1,8 +1,7 @@
-"""Which id of a schema registry the values of a source carry.
+"""The schema registry id of a source's values.
 
-There is no registry to ask for the schema of an id. The file has one schema, which is that of the id in the
-file (`registry_id`) or else of the first record the source meets. That id is kept with the checkpoint, and a
-value with another one is a bad record.
+Braid does not ask a registry. The file has one schema; its id is in the file (`registry_id`) or else in the
+first record that the source reads. The checkpoint keeps that id, and a value with another one is bad.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as Edge
 from braidmq.client.offsets import list_offsets
-from braidmq.spark.pipelines import avro
+from braidmq.spark import avro
+from braidmq.spark.avro import Framing
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import connect
+from braidmq.spark.pipelines.clusters import connect
 from braidmq.spark.pipelines.mistakes import PipelineError
-from braidmq.spark.pipelines.model import Framing, Pipeline, Start, TopicSource
+from braidmq.spark.pipelines.model import Pipeline, TopicSource, TopicStart
 
 READ_COMMITTED = 1
 POLLS_MAX = 20
@@ -25,7 +25,7 @@ WAIT_S = 0.5
 
 
 def pinned(pipeline: Pipeline, source: TopicSource, checkpoint: Checkpoint) -> TopicSource:
-    """The source with the id its values must have; PipelineError where no record tells it yet."""
+    """The source with the id of its values; PipelineError if no record has it yet."""
     known = with_kept_id(source, checkpoint)
     if known.avro is None or known.avro.framing is Framing.PLAIN or known.avro.registry_id is not None:
         return known
@@ -33,28 +33,28 @@ def pinned(pipeline: Pipeline, source: TopicSource, checkpoint: Checkpoint) -> T
         found = _first_id(cluster, source)
     if found is None:
         raise PipelineError(
-            f"{source.place}: topic {source.topic} holds no record to learn the registry id of the schema"
-            " from; send one, or write registry_id: and the number"
+            f"{source.location}: topic {source.topic} has no record yet from which to take the registry id"
+            "; send one, or set registry_id"
         )
     checkpoint.keep_registry_id(source.name, found)
     return with_kept_id(source, checkpoint)
 
 
 def with_kept_id(source: TopicSource, checkpoint: Checkpoint) -> TopicSource:
-    """The source with the id of the file, or of an earlier run, as far as there is one."""
+    """The source with the id of the file, or of an earlier run, if there is one."""
     if source.avro is None or source.avro.framing is Framing.PLAIN or source.avro.registry_id is not None:
         return source
     return replace(source, avro=replace(source.avro, registry_id=checkpoint.registry_id(source.name)))
 
 
 def _first_id(cluster: Cluster, source: TopicSource) -> int | None:
-    """Of the first record from the start on; where that is the end, of a last one."""
+    """The id of the first record after the start; if that is the end, of a last record."""
     some = [TopicPartition(source.topic, index) for index in range(cluster.partition_count(source.topic))]
     firsts = list_offsets(cluster, dict.fromkeys(some, int(Edge.EARLIEST)))
     ends = list_offsets(cluster, dict.fromkeys(some, int(Edge.LATEST)), READ_COMMITTED)
     starts = {at: ends[at].offset - 1 for at in some}
-    if source.start is not Start.LATEST:
-        asked = Edge.EARLIEST if source.start is Start.EARLIEST else source.start
+    if source.start is not TopicStart.LATEST:
+        asked = Edge.EARLIEST if source.start is TopicStart.EARLIEST else source.start
         found = list_offsets(cluster, dict.fromkeys(some, int(asked)))
         starts |= {at: spot.offset for at, spot in found.items() if spot.offset >= 0}
     consumer = Consumer(cluster, reset=Edge.EARLIEST)

@@ -1,7 +1,7 @@
 """One mapping of a pipeline's file, read key by key with the kind of value each must have.
 
-Whatever is wrong goes to the notebook and reading goes on with a stand-in, so that one look shows all
-mistakes. `finish` notes the keys that nobody asked for: they are typing errors.
+Mistakes go to the notebook, and parsing continues with a default, so that one run shows all mistakes.
+`finish` notes unknown keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Section:
         return self._entries[key].line if key in self._entries else self.line
 
     def node(self, key: str) -> Node | None:
-        """What stands at a key; a key without a value counts as not given."""
+        """The value of a key; a key without a value counts as missing."""
         self._asked.add(key)
         node = self._entries.get(key)
         return None if node is None or node.value is None else node
@@ -96,7 +96,7 @@ class Section:
         found = parse_duration(text)
         if found is None:
             self.note(
-                f"{key}: {text!r} is not a span of time; write 10 seconds, 5 minutes, 1 hour",
+                f"{key}: {text!r} is not a duration; write for example 10 seconds, 5 minutes or 1 hour",
                 self.line_of(key),
             )
         return found
@@ -116,7 +116,7 @@ class Section:
         return ()
 
     def options(self, key: str) -> tuple[tuple[str, str], ...]:
-        """A mapping of names to plain values, as they were written: a separator may be a tab."""
+        """A mapping of names to plain values, unstripped: a separator may be a tab."""
         node = self.node(key)
         if node is None:
             return ()
@@ -129,7 +129,7 @@ class Section:
                 value = str(each.value).lower() if isinstance(each.value, bool) else str(each.value)
                 pairs.append((name, value))
             elif each.value is None:
-                hint = "; within { } a text with commas in it has to be quoted" if ")" in name else ""
+                hint = "; within { } quote a text with commas" if ")" in name else ""
                 self.note(f"{key}: {name} has no value{hint}", each.line)
             else:
                 self.note(f"{key}: {name} must have a plain value", each.line)
@@ -154,7 +154,7 @@ class Section:
         given = [kind for kind in kinds if kind in self._entries]
         if len(given) == 1:
             return given[0]
-        # What it should have been is unknown, and so is which of its other keys are right.
+        # Its kind is unknown, and so are its right keys.
         self._asked.update(self._entries)
         if given:
             self.note(f"{self.what} has both {given[0]} and {given[1]}; keep one", self.line_of(given[1]))

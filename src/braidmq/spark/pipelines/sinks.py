@@ -12,13 +12,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from braidmq.spark.lake.compaction import tidy
+from braidmq.spark.lake.lake import Lake
 from braidmq.spark.lake.schema import DATE, utc_date
-from braidmq.spark.lake.table import Lake
 from braidmq.spark.pipelines import formats, upsert
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import topic_options
+from braidmq.spark.pipelines.clusters import topic_options
 from braidmq.spark.pipelines.duration import Duration
-from braidmq.spark.pipelines.frames import columns_there, output_mode, told_at
+from braidmq.spark.pipelines.frames import columns_there, output_mode, with_location
 from braidmq.spark.pipelines.mistakes import PipelineMistakes
 from braidmq.spark.pipelines.model import (
     LakeSink,
@@ -31,15 +31,15 @@ from braidmq.spark.pipelines.model import (
 )
 
 LAKE_EVERY, UPSERT_EVERY = Duration(60), Duration(10)
-"""Files and versions of a table cost more than records: by default they are made less often."""
+"""Files and versions of a table cost more than records, so by default they are written less often."""
 
-Start = Callable[[bool], StreamingQuery]
-"""Starts a query: as a stream, or (True) once over what there is."""
+StartQuery = Callable[[bool], StreamingQuery]
+"""Starts a query: as a stream, or (True) once over everything that is available."""
 
 
-def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkpoint) -> Start:
-    """How to start the query of a sink; everything about it that can be checked has been."""
-    with told_at(sink.place, f"sink {sink.name}"):
+def starter(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Checkpoint) -> StartQuery:
+    """How to start the query of a sink; all checks are done."""
+    with with_location(sink.location, f"sink {sink.name}"):
         if isinstance(sink, TopicSink):
             records = formats.encode(frame, sink)
             output_mode(records, sink.mode.value)
@@ -64,7 +64,7 @@ def to_topic(records: DataFrame, topic: str, pipeline: Pipeline, own: Options = 
 def _changes_to_topic(
     records: DataFrame, sink: TopicSink, pipeline: Pipeline, checkpoint: Checkpoint
 ) -> DataStreamWriter:
-    """Spark lets Python sinks append only: changed rows go as numbered batches of one named write."""
+    """Spark's Python sinks can only append, so changed rows are numbered batches of one named write."""
     options = {**topic_options(pipeline, sink.options), "topic": sink.topic}
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -74,7 +74,9 @@ def _changes_to_topic(
     return records.writeStream.outputMode(sink.mode.value).foreachBatch(write)
 
 
-def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every: Duration | None) -> Start:
+def starting(
+    writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every: Duration | None
+) -> StartQuery:
     named = writer.queryName(name).option("checkpointLocation", str(checkpoint.query(name)))
 
     def start(once: bool) -> StreamingQuery:
@@ -86,13 +88,15 @@ def starting(writer: DataStreamWriter, name: str, checkpoint: Checkpoint, every:
 
 
 def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataStreamWriter:
-    """A lake of our own on a file system; behind a URL Spark's Parquet sink, which counts batches too."""
-    columns_there(frame, tuple(filter(None, [sink.date_of])), sink.place.of("date_of"), f"sink {sink.name}")
+    """Our lake on a file system; for a URL Spark's Parquet sink, which also counts batches."""
+    columns_there(
+        frame, tuple(filter(None, [sink.date_of])), sink.location.of("date_of"), f"sink {sink.name}"
+    )
     own = own_date(frame.schema, sink)
     if own is not None:
         frame = frame.withColumnRenamed(own, DATE)
     else:
-        # Without a column of event time, the day of the batch, which a replay of it keeps.
+        # Without a column of event time, the day of the batch, which stays the same if it is repeated.
         moment = F.col(sink.date_of) if sink.date_of else F.current_timestamp()
         frame = frame.withColumn(DATE, utc_date(moment.cast("timestamp")))
     if "://" in sink.path:
@@ -100,14 +104,14 @@ def _to_lake(frame: DataFrame, sink: LakeSink, checkpoint: Checkpoint) -> DataSt
 
     def write(rows: DataFrame, batch: int) -> None:
         lake = Lake(sink.path)
-        table = lake.append(rows, writer=_identity(checkpoint, sink.name), batch=batch)
-        tidy(lake, rows.sparkSession, table)
+        snapshot = lake.append(rows, writer=_identity(checkpoint, sink.name), batch=batch)
+        tidy(lake, rows.sparkSession, snapshot)
 
     return frame.writeStream.foreachBatch(write)
 
 
 def own_date(schema: StructType, sink: LakeSink) -> str | None:
-    """The rows' own column for the date that files lie by; another one of its name would be lost."""
+    """The rows' own column for the date of files; PipelineMistakes for another column of that name."""
     for field in schema.fields:
         if field.name.lower() != DATE:
             continue
@@ -115,8 +119,8 @@ def own_date(schema: StructType, sink: LakeSink) -> str | None:
         if kind != "date" or sink.date_of not in (None, field.name):
             what = f"is {kind.upper()}" if kind != "date" else f"is not the date of {sink.date_of}"
             raise PipelineMistakes.at(
-                sink.place,
-                f"sink {sink.name}: column {field.name} {what}, and the files of a lake lie by the date in a"
+                sink.location,
+                f"sink {sink.name}: column {field.name} {what}, but a lake stores files by the date in a"
                 f" column of that name; rename it: SELECT {field.name} AS day",
             )
         return field.name
@@ -127,11 +131,11 @@ def _to_table(frame: DataFrame, sink: UpsertSink, checkpoint: Checkpoint) -> Dat
     def write(changes: DataFrame, batch: int) -> None:
         upsert.apply(changes, batch, sink, _identity(checkpoint, sink.name))
 
-    # Changes as they come; what Spark gives out only once, such as sessions, when it is complete.
+    # Changes as they come; sessions and the like, which Spark emits only once, when complete.
     return frame.writeStream.outputMode(output_mode(frame, "update", "append")).foreachBatch(write)
 
 
 def _identity(checkpoint: Checkpoint, query: str) -> str:
-    """What Spark calls a query for as long as its checkpoint lives."""
+    """Spark's id of a query, which lasts as long as its checkpoint."""
     written = json.loads((checkpoint.query(query) / "metadata").read_text())
     return str(written["id"])

@@ -1,7 +1,7 @@
 """Sources as DataFrames: topics, files and tables, as streams or as they stand.
 
-A schema that is to be found is found by looking at some records on the driver, and kept in the checkpoint:
-the next run must read the same columns, whatever has been sent since.
+The driver infers a missing schema from some records and keeps it in the checkpoint: the next run must read
+the same columns, whatever has been sent since.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from pyspark.sql.types import StructType
 
 from braidmq.client.consumer import Consumer
 from braidmq.client.consumer import Start as ConsumerStart
+from braidmq.spark import avro
+from braidmq.spark.errors import first_line
 from braidmq.spark.options import merged
-from braidmq.spark.pipelines import avro, formats, registry, table_source
+from braidmq.spark.pipelines import formats, registry, table_source
 from braidmq.spark.pipelines.checkpoint import Checkpoint
-from braidmq.spark.pipelines.connecting import about_values, connect, topic_options
-from braidmq.spark.pipelines.frames import first_line, told_at, with_watermark
+from braidmq.spark.pipelines.clusters import about_values, connect, topic_options
+from braidmq.spark.pipelines.frames import with_location, with_watermark
 from braidmq.spark.pipelines.mistakes import PipelineError, PipelineMistakes, closest
 from braidmq.spark.pipelines.model import (
     FileFormat,
@@ -28,9 +30,9 @@ from braidmq.spark.pipelines.model import (
     Metadata,
     Pipeline,
     Source,
-    Start,
     TableSource,
     TopicSource,
+    TopicStart,
     ValueFormat,
 )
 
@@ -39,7 +41,7 @@ SAMPLE_POLLS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Opener:
+class SourceOpener:
     """Opens the sources of one pipeline."""
 
     spark: SparkSession
@@ -47,8 +49,8 @@ class Opener:
     checkpoint: Checkpoint
 
     def open(self, source: Source, query: str) -> DataFrame:
-        """The rows of a source for one query, under whose name the positions are published."""
-        return with_watermark(self._frame(source, query), source.watermark, source.place)
+        """The rows of a source for one query, which publishes its positions under its name."""
+        return with_watermark(self._frame(source, query), source.watermark, source.location)
 
     def _frame(self, source: Source, query: str) -> DataFrame:
         match source:
@@ -68,7 +70,7 @@ class Opener:
     def records(self, source: TopicSource, query: str, *, with_headers: bool = False) -> DataFrame:
         """The records of a topic, undecoded; with their headers if the source asks for them, too.
 
-        Each query has a group, so that one that is stuck shows.
+        Each query has its own group, so that a stuck one is visible.
         """
         with_headers = with_headers or Metadata.HEADERS in source.metadata
         reader = self.spark.readStream if source.stream else self.spark.read
@@ -84,16 +86,16 @@ class Opener:
         return reader.format("braid").schema(formats.columns_read(with_headers)).options(**options).load()
 
     def _start(self, source: TopicSource) -> dict[str, str]:
-        """For queries that have no checkpoint yet; `Preflight.keep_starts` has settled what is not fixed."""
+        """For queries without a checkpoint; `Preflight.keep_starts` has fixed a start at the end."""
         kept = self.checkpoint.start(source.name)
-        if source.stream and source.start is not Start.EARLIEST and kept is not None:
+        if source.stream and source.start is not TopicStart.EARLIEST and kept is not None:
             return {"startingOffsets": json.dumps(kept[1])}
-        if isinstance(source.start, Start):
+        if isinstance(source.start, TopicStart):
             return {"startingOffsets": source.start.value} if source.stream else {}
         return {"startingTimestamp": str(source.start), "startingOffsetsByTimestampStrategy": "latest"}
 
     def schema(self, source: TopicSource) -> StructType | None:
-        """The columns of a topic's values; None where the value is one column."""
+        """The columns of a topic's values; None if the value is one column."""
         if source.format in (ValueFormat.TEXT, ValueFormat.RAW):
             return None
         if source.avro is not None:
@@ -104,7 +106,7 @@ class Opener:
             made = StructType.fromDDL(ddl)
         except PySparkException as error:
             raise PipelineMistakes.at(
-                source.place.of("schema"), f"schema {ddl!r}: {first_line(error)}"
+                source.location.of("schema"), f"schema {ddl!r}: {first_line(error)}"
             ) from None
         assert isinstance(made, StructType)
         return made
@@ -113,8 +115,8 @@ class Opener:
         values = sample(self.pipeline, source)
         if not values:
             raise PipelineError(
-                f"{source.place}: topic {source.topic} holds no records to learn a schema from; send some, or"
-                " write the schema out"
+                f"{source.location}: topic {source.topic} has no records to infer a schema from;"
+                " send some, or write the schema"
             )
         texts = self.spark.sparkContext.parallelize([value.decode(errors="replace") for value in values], 1)
         reader = self.spark.read.options(**about_values(source.options))
@@ -124,7 +126,7 @@ class Opener:
             found = reader.csv(texts, inferSchema=True, mode="DROPMALFORMED").schema
         if not found.fields:
             raise PipelineMistakes.at(
-                source.place.of("format"), f"the sample of topic {source.topic} is not {source.format}"
+                source.location.of("format"), f"the sample of topic {source.topic} is not {source.format}"
             )
         ddl = found.toDDL()
         self.checkpoint.keep_schema(source.name, ddl)
@@ -134,30 +136,32 @@ class Opener:
         reader = self.spark.readStream if source.stream else self.spark.read
         made = reader.format(source.format.value)
         if source.format is FileFormat.CSV:
-            # With a schema, names that differ from the header are an error: a file without one loses no row.
+            # With a schema, a header with other names is an error: so a file without a header loses no row.
             made = made.options(header="true", inferSchema="true", enforceSchema="false")
         made = made.options(**dict(source.options))
         if source.schema is not None:
             made = made.schema(source.schema)
-        place = source.place.of("files")
-        with told_at(place, f"source {source.name}"):
+        location = source.location.of("files")
+        with with_location(location, f"source {source.name}"):
             try:
                 return made.load(source.path)
             except AnalysisException as error:
                 if error.getCondition() != "PATH_NOT_FOUND":
                     raise
-                raise PipelineMistakes.at(place, f"source {source.name}: {_not_there(source.path)}") from None
+                raise PipelineMistakes.at(
+                    location, f"source {source.name}: {_not_there(source.path)}"
+                ) from None
 
     def _table(self, source: TableSource) -> DataFrame:
         if source.is_directory:
-            return table_source.read(self.spark, source.table, source.place)
+            return table_source.read(self.spark, source.table, source.location)
         reader = self.spark.readStream if source.stream else self.spark.read
-        with told_at(source.place.of("table"), f"source {source.name}"):
+        with with_location(source.location.of("table"), f"source {source.name}"):
             return reader.options(**dict(source.options)).table(source.table)
 
 
 def _not_there(path: str) -> str:
-    """With what was probably meant, where that can be seen from here."""
+    """With the path that was probably meant, if this machine can see it."""
     wanted = Path(path)
     beside = [each.name for each in wanted.parent.iterdir()] if wanted.parent.is_dir() else []
     meant = closest(wanted.name, beside)
@@ -165,7 +169,7 @@ def _not_there(path: str) -> str:
 
 
 def sample(pipeline: Pipeline, source: TopicSource) -> list[bytes]:
-    """The first values of a topic, over all its partitions."""
+    """The first values of a topic, from all partitions."""
     values: list[bytes] = []
     with connect(pipeline, source) as cluster:
         consumer = Consumer(cluster, reset=ConsumerStart.EARLIEST)

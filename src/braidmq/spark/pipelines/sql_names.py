@@ -1,4 +1,4 @@
-"""Which tables a SQL text reads, seen without Spark's parser.
+"""Which tables a SQL text reads, found without Spark's parser.
 
 Enough to draw the graph and to catch a misspelt table before Spark starts: the words after FROM and JOIN and
 the commas between them, less comments, texts, the query's own WITH names and functions that use FROM inside.
@@ -35,7 +35,7 @@ def tables(sql: str) -> tuple[str, ...]:
 
 
 def _own(text: str) -> Iterator[tuple[str, int]]:
-    """WITH names, and from where on they are meant: within its own query the name is still another table."""
+    """WITH names and where each begins to apply: within its own query the name means another table."""
     for found in _WITH_NAME.finditer(text):
         at, depth = found.end(), 1
         while depth and at < len(text):
@@ -49,7 +49,7 @@ def _read(text: str) -> Iterator[tuple[int, str]]:
     matches = list(_WORD.finditer(text))
     words = [match[0] for match in matches]
     expecting, in_from, outer = False, False, []
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         lower = word.lower()
         if word == "(":
             outer.append((expecting, in_from))
@@ -64,8 +64,8 @@ def _read(text: str) -> Iterator[tuple[int, str]]:
             expecting = in_from = False
         elif expecting and lower not in _JOINS and lower not in ("stream", "values"):
             expecting = False
-            if words[place + 1 : place + 2] != ["("]:
-                yield matches[place].start(), word.strip("`")
+            if words[index + 1 : index + 2] != ["("]:
+                yield matches[index].start(), word.strip("`")
 
 
 def is_stateful(sql: str, streams: int) -> bool:
@@ -75,7 +75,7 @@ def is_stateful(sql: str, streams: int) -> bool:
 
 
 def normal(sql: str) -> str:
-    """A query without what does not matter: comments, spacing, and case outside of quotes."""
+    """A query without comments, with normal spacing, and in one case outside of quotes."""
     parts = []
     last = 0
     for found in _NOISE.finditer(sql):

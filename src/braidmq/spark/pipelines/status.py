@@ -1,7 +1,7 @@
-"""How a run stands, kept in the checkpoint for `braid pipeline status`.
+"""The status of a run, kept in the checkpoint for `braid pipeline status`.
 
-The run writes it after each batch, and every second; whoever asks later also learns from it whether the run
-is still there: one that was killed has left `running` behind, and holds its checkpoint no more.
+The run writes it after each batch, and every second. A run that was killed leaves the state `running`, but no
+longer holds the lock of its checkpoint; so a reader can see that it died.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from braidmq.spark.pipelines.checkpoint import Checkpoint
 
 FILE = "status.json"
 SILENT_MAX_MS, STARTING_MAX_MS = 30_000, 600_000
-"""How long a run on another machine may be silent; a cluster may let it wait before it starts."""
+"""How long a run on another machine may be silent; on a cluster it may wait before it starts."""
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RESTARTING = "restarting"
@@ -36,7 +36,7 @@ class QueryStatus:
     """One query, as of its last batch."""
 
     name: str
-    state: State = State.STARTING
+    state: RunState = RunState.STARTING
     batch: int | None = None
     rows: int = 0
     rows_per_s: float = 0.0
@@ -56,7 +56,7 @@ class RunStatus:
 
     pipeline: str
     version: int
-    state: State = State.STARTING
+    state: RunState = RunState.STARTING
     pid: int = 0
     host: str = ""
     started_ms: int = 0
@@ -70,30 +70,30 @@ class RunStatus:
 
 
 def load_status(checkpoint: Checkpoint) -> RunStatus | None:
-    """The last run's status; `died` where it says running and nobody is there any more."""
+    """The last run's status; `died` if it says running and the run no longer exists."""
     written = checkpoint.read(FILE)
     if written is None:
         return None
     queries = [_query(each) for each in written.pop("queries")]
-    status = RunStatus(**{**written, "state": State(written["state"])}, queries=queries)
-    unended = status.state in (State.STARTING, State.RUNNING, State.RESTARTING)
+    status = RunStatus(**{**written, "state": RunState(written["state"])}, queries=queries)
+    unended = status.state in (RunState.STARTING, RunState.RUNNING, RunState.RESTARTING)
     if unended and not _is_alive(status, checkpoint):
-        status.state = State.DIED
+        status.state = RunState.DIED
         for query in queries:
-            query.state = State.DIED
+            query.state = RunState.DIED
     return status
 
 
 def _query(written: dict[str, Any]) -> QueryStatus:
-    return QueryStatus(**{**written, "state": State(written["state"])})
+    return QueryStatus(**{**written, "state": RunState(written["state"])})
 
 
 def _is_alive(status: RunStatus, checkpoint: Checkpoint) -> bool:
-    """By the lock a run holds; from another machine, which may not see it, by when it was last heard of."""
+    """By the lock of a run; from another machine, which may not see the lock, by its last update."""
     with suppress(OSError):
         if is_held(checkpoint.directory):
             return True
         if status.host == os.uname().nodename:
             return False
     silent_ms = time.time_ns() // 1_000_000 - status.updated_ms
-    return silent_ms < (STARTING_MAX_MS if status.state is State.STARTING else SILENT_MAX_MS)
+    return silent_ms < (STARTING_MAX_MS if status.state is RunState.STARTING else SILENT_MAX_MS)

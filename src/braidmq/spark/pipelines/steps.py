@@ -1,4 +1,4 @@
-"""Steps as DataFrames, each from the DataFrames of its inputs, and each a view that SQL finds by name."""
+"""Steps as DataFrames of their inputs, each also a view for SQL."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from braidmq.spark.errors import first_line
 from braidmq.spark.pipelines import dedup, newest
-from braidmq.spark.pipelines.frames import (
-    WATERMARK_MARK,
-    columns_there,
-    first_line,
-    told_at,
-    with_watermark,
-)
+from braidmq.spark.pipelines.frames import WATERMARK_MARK, columns_there, with_location, with_watermark
 from braidmq.spark.pipelines.mistakes import (
+    Location,
     PipelineError,
     PipelineMistakes,
-    Place,
     suggestion,
     where_it_failed,
 )
@@ -47,9 +42,9 @@ _LINE_OF_SQL = re.compile(r"\bline (\d+),? pos \d+")
 
 
 def make(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> DataFrame:
-    """The DataFrame of a step. Errors of Spark's analysis name the line."""
-    with told_at(_main_place(step), f"step {step.name}"):
-        return with_watermark(_made(spark, step, frames, directory), step.watermark, step.place)
+    """The DataFrame of a step. Errors of Spark's analysis show the line."""
+    with with_location(_main_location(step), f"step {step.name}"):
+        return with_watermark(_made(spark, step, frames, directory), step.watermark, step.location)
 
 
 def _made(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> DataFrame:
@@ -65,32 +60,32 @@ def _made(spark: SparkSession, step: Step, frames: Frames, directory: Path) -> D
         case DedupStep():
             return _dedup(step, frames[step.inputs[0]])
         case NewestStep():
-            columns_there(frames[step.inputs[0]], step.by, step.place.of("by"), "newest")
-            columns_there(frames[step.inputs[0]], step.order_by, step.place.of("order_by"), "newest")
+            columns_there(frames[step.inputs[0]], step.by, step.location.of("by"), "newest")
+            columns_there(frames[step.inputs[0]], step.order_by, step.location.of("order_by"), "newest")
             return newest.in_order(frames[step.inputs[0]], step.by, step.order_by)
 
 
-def _main_place(step: Step) -> Place:
-    """Where the text stands that Spark is asked to understand, if it is the step's own."""
-    return step.place.of("compute") if isinstance(step, WindowStep) else step.place
+def _main_location(step: Step) -> Location:
+    """The location of the SQL text of a step, if it has one."""
+    return step.location.of("compute") if isinstance(step, WindowStep) else step.location
 
 
 def _sql(spark: SparkSession, step: SqlStep) -> DataFrame:
-    """What is wrong in a query of several lines is told by the line of the file."""
+    """An error in a query of several lines shows the line in the file."""
     try:
         return spark.sql(step.sql)
     except PySparkException as error:
-        at = step.place.of("sql")
+        at = step.location.of("sql")
         found = _LINE_OF_SQL.search(str(error))
-        # The text begins below its key; of a Python program only the line of the call is known.
+        # The text begins below its key; in a Python program only the line of the call is known.
         if found and "\n" in step.sql and not at.file.endswith(".py"):
-            at = Place(at.file, at.line + int(found[1]))
+            at = Location(at.file, at.line + int(found[1]))
         raise PipelineMistakes.at(at, f"step {step.name}: {first_line(error)}") from error
 
 
 def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
     function = (
-        step.function if callable(step.function) else find_function(step.function, directory, step.place)
+        step.function if callable(step.function) else find_function(step.function, directory, step.location)
     )
     _ship_modules(directory)
     try:
@@ -100,16 +95,16 @@ def _python(step: PythonStep, frames: Frames, directory: Path) -> DataFrame:
     except Exception as error:
         file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
         wrong = where_it_failed(error, file or str(step.function))
-        raise PipelineMistakes.at(step.place, f"step {step.name}: {wrong}") from error
+        raise PipelineMistakes.at(step.location, f"step {step.name}: {wrong}") from error
     if not isinstance(made, DataFrame):
         raise PipelineMistakes.at(
-            step.place, f"step {step.name}: the function gave back {type(made).__name__}, not a DataFrame"
+            step.location, f"step {step.name}: the function returned {type(made).__name__}, not a DataFrame"
         )
     return made
 
 
-def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any]:
-    """`module:function`; the module is looked for beside the pipeline's file first."""
+def find_function(name: str, directory: Path, location: Location) -> Callable[..., Any]:
+    """`module:function`; a module beside the pipeline's file comes first."""
     module_name, _, function_name = name.partition(":")
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
@@ -117,19 +112,19 @@ def find_function(name: str, directory: Path, place: Place) -> Callable[..., Any
         module = importlib.import_module(module_name)
     except Exception as error:
         wrong = _not_imported(error, module_name, directory)
-        raise PipelineMistakes.at(place, f"python: {wrong}") from error
+        raise PipelineMistakes.at(location, f"python: {wrong}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         named = [each for each, what in vars(module).items() if callable(what) and not each.startswith("_")]
         hint = suggestion(function_name, named)
-        raise PipelineMistakes.at(place, f"python: {module_name} has no function {function_name}{hint}")
+        raise PipelineMistakes.at(location, f"python: {module_name} has no function {function_name}{hint}")
     found: Callable[..., Any] = function
     return found
 
 
 def _not_imported(error: Exception, module_name: str, directory: Path) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.partition(".")[0]):
-        return f"there is no module {module_name}; it is looked for in {directory} first"
+        return f"there is no module {module_name}; put it into {directory}, or install it"
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
@@ -138,7 +133,7 @@ def _not_imported(error: Exception, module_name: str, directory: Path) -> str:
 
 
 def _ship_modules(directory: Path) -> None:
-    """Functions of modules beside the file go to Spark's workers as they are: no worker could import them."""
+    """Pickles functions of modules beside the file by value: workers cannot import those modules."""
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/nowhere").resolve()
         beside = file.parent.parent if file.stem == "__init__" else file.parent
@@ -147,8 +142,8 @@ def _ship_modules(directory: Path) -> None:
 
 
 def _window(step: WindowStep, frame: DataFrame) -> DataFrame:
-    columns_there(frame, (step.column,), step.place.of("on"), "window")
-    columns_there(frame, step.by, step.place.of("by"), "window")
+    columns_there(frame, (step.column,), step.location.of("on"), "window")
+    columns_there(frame, step.by, step.location.of("by"), "window")
     if step.gap is not None:
         windows = F.session_window(step.column, str(step.gap))
     else:
@@ -161,9 +156,9 @@ def _window(step: WindowStep, frame: DataFrame) -> DataFrame:
 
 def _join(step: JoinStep, left: DataFrame, right: DataFrame) -> DataFrame:
     for frame, name in ((left, step.inputs[0]), (right, step.inputs[1])):
-        columns_there(frame, step.on, step.place.of("on"), f"join on {name}")
+        columns_there(frame, step.on, step.location.of("on"), f"join on {name}")
     kind = {JoinKind.SEMI: "left_semi", JoinKind.ANTI: "left_anti"}.get(step.kind, step.kind.value)
-    # Columns of the same name on both sides: the right one is told by the name of its input.
+    # For columns of the same name on both sides, the right one gets the name of its input.
     renamed = {
         name: f"{name}_{step.inputs[1]}"
         for name in right.columns
@@ -196,14 +191,14 @@ def _event_time(step: JoinStep | DedupStep, name: str, frame: DataFrame) -> str:
         if WATERMARK_MARK in field.metadata:
             return field.name
     raise PipelineMistakes.at(
-        step.place,
-        f"step {step.name}: {name} has lost the column of its watermark and has only"
+        step.location,
+        f"step {step.name}: {name} no longer has the column of its watermark, only"
         f" {', '.join(frame.columns)}; select that column too",
     )
 
 
 def _dedup(step: DedupStep, frame: DataFrame) -> DataFrame:
-    columns_there(frame, step.by, step.place.of("by"), "dedup")
+    columns_there(frame, step.by, step.location.of("by"), "dedup")
     if not frame.isStreaming:
         return frame.dropDuplicates(list(step.by))
     if step.within is None:

@@ -1,8 +1,8 @@
-"""An upserted table as a DataFrame that is read anew for every batch.
+"""An upserted table as a DataFrame that is read again for every batch.
 
 Spark lists the files of a Parquet directory once, when a query is planned; a stream joined with such a table
-would go on reading files that were replaced. This source looks up the current version whenever tasks are
-planned, which Spark does for every micro-batch, so a stream always meets the newest rows.
+would keep reading files that were replaced. This source looks up the current version whenever tasks are
+planned, which Spark does for every micro-batch, so a stream always joins the newest rows.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from braidmq.spark.pipelines.mistakes import PipelineError, Place
-from braidmq.spark.pipelines.tables import Table, part_name
+from braidmq.spark.pipelines.mistakes import Location, PipelineError
+from braidmq.spark.pipelines.upsert_table import UpsertTable, part_name
 
 OPTION = "table"
 BATCH_ROWS = 10_000
 
 
-def read(spark: SparkSession, path: str | Path, place: Place | None = None) -> DataFrame:
+def read(spark: SparkSession, path: str | Path, location: Location | None = None) -> DataFrame:
     """The rows of an upserted table."""
-    if Table(path).current() is None:
-        where = f"{place}: " if place else ""
+    if UpsertTable(path).current() is None:
+        where = f"{location}: " if location else ""
         raise PipelineError(f"{where}there is no table in {path} yet; run the pipeline that writes it first")
-    return spark.read.format(UpsertedSource.name()).option(OPTION, str(Path(path).absolute())).load()
+    return spark.read.format(UpsertTableSource.name()).option(OPTION, str(Path(path).absolute())).load()
 
 
-class UpsertedSource(DataSource):
+class UpsertTableSource(DataSource):
     """The format "braid_table"; `pyspark_braid_table` registers it."""
 
     @classmethod
@@ -41,13 +41,13 @@ class UpsertedSource(DataSource):
         return "braid_table"
 
     def schema(self) -> StructType:
-        found = Table(self.options[OPTION]).current()
+        found = UpsertTable(self.options[OPTION]).current()
         if found is None:
             raise PipelineError(f"there is no table in {self.options[OPTION]}")
         return StructType.fromJson(found[1].schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options[OPTION], schema.json())
+        return _UpsertReader(self.options[OPTION], schema.json())
 
 
 class _Part(InputPartition):
@@ -55,13 +55,13 @@ class _Part(InputPartition):
         self.file = file
 
 
-class _Reader(DataSourceReader):
+class _UpsertReader(DataSourceReader):
     def __init__(self, path: str, schema: str) -> None:
         self._path = path
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        found = Table(self._path).current()
+        found = UpsertTable(self._path).current()
         if found is None:
             return []
         directory, version = found

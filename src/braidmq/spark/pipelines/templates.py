@@ -1,4 +1,4 @@
-"""Starter files for `braid pipeline init`: commented, and right as they stand."""
+"""Starter files for `braid pipeline init`, with comments; each runs as it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FILES = resources.files("braidmq.spark.pipelines") / "templates"
 
 
 def names() -> dict[str, str]:
-    """Each template with what it is for, which is its first line."""
+    """Each template with its purpose, which is its first line."""
     found = {}
     for file in sorted(_FILES.iterdir(), key=lambda each: each.name):
         if file.name.endswith(".yaml"):
@@ -21,7 +21,7 @@ def names() -> dict[str, str]:
 
 
 def fill(template: str, name: str, topic: str, bootstrap: str) -> str:
-    """A template with the user's own names in it."""
+    """A template with the user's names."""
     if template not in names():
         raise PipelineError(f"there is no template {template}{suggestion(template, names())}")
     text = (_FILES / f"{template}.yaml").read_text(encoding="utf-8")

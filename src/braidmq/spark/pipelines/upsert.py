@@ -1,4 +1,4 @@
-"""A batch of changes into an upserted table: every touched bucket is merged by one task (`tables`)."""
+"""A batch of changes into an upserted table: every touched bucket is merged by one task (`upsert_table`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyspark.sql.types import StructField, StructType
 from braidmq.spark.pipelines.frames import columns_there
 from braidmq.spark.pipelines.mistakes import PipelineError
 from braidmq.spark.pipelines.model import UpsertSink
-from braidmq.spark.pipelines.tables import (
+from braidmq.spark.pipelines.upsert_table import (
     CHANGED_MS,
     IS_DELETED,
     Rules,
-    Table,
+    UpsertTable,
     Version,
     merge_part,
     part_name,
@@ -34,11 +34,11 @@ BUCKET = "_braid_bucket"
 
 
 def check(frame: DataFrame, sink: UpsertSink) -> None:
-    """What can be known before the first batch: columns, and whether the table is ours to go on with."""
-    columns_there(frame, (*sink.key, *sink.order_by), sink.place, f"sink {sink.name}")
+    """Checks before the first batch: columns, and whether an existing table fits."""
+    columns_there(frame, (*sink.key, *sink.order_by), sink.location, f"sink {sink.name}")
     if sink.delete_when is not None:
         frame.where(sink.delete_when)
-    found = Table(sink.path).current()
+    found = UpsertTable(sink.path).current()
     if found is None:
         return
     version = found[1]
@@ -46,15 +46,15 @@ def check(frame: DataFrame, sink: UpsertSink) -> None:
     for what, wanted in asked.items():
         if getattr(version, what) != wanted:
             raise PipelineError(
-                f"{sink.place}: sink {sink.name}: the table in {sink.path} has {what}"
-                f" {getattr(version, what)}, the file says {wanted}; write to another directory"
+                f"{sink.location}: sink {sink.name}: the table in {sink.path} has {what}"
+                f" {getattr(version, what)}, but the file says {wanted}; write to another directory"
             )
     _grown(StructType.fromJson(version.schema), frame.schema, sink)
 
 
 def apply(frame: DataFrame, batch: int, sink: UpsertSink, query: str) -> None:
-    """Merges one batch. Given again after a crash, it does nothing if it had been finished."""
-    table = Table(sink.path)
+    """Merges one batch. Repeated after a crash, it does nothing if the batch was finished."""
+    table = UpsertTable(sink.path)
     found = table.current()
     if found is not None and found[1].query == query and batch <= found[1].batch:
         return
@@ -62,7 +62,7 @@ def apply(frame: DataFrame, batch: int, sink: UpsertSink, query: str) -> None:
     number = old.number + 1 if old else 1
     now_ms = time.time_ns() // 1_000_000
     schema = _grown(StructType.fromJson(old.schema), frame.schema, sink) if old else frame.schema
-    # Every part has all columns of the table, also those that changes do not have any more.
+    # Every part has all columns of the table, including those that changes no longer have.
     missing = [each for each in schema.fields if each.name not in frame.columns]
     gone = [F.lit(None).cast(each.dataType).alias(each.name) for each in missing]
     directory = table.prepare(number)
@@ -97,7 +97,7 @@ def _buckets(frame: DataFrame, sink: UpsertSink, now_ms: int) -> DataFrame:
     for name in sink.key:
         missing = missing | F.col(name).isNull()
     complaint = F.raise_error(
-        F.lit(f"sink {sink.name}: a row has no {' or '.join(sink.key)}, which is its key")
+        F.lit(f"sink {sink.name}: a row has no value in its key, {' or '.join(sink.key)}")
     )
     # As text, so that a key that grows from INT to BIGINT stays in its bucket.
     hashed = F.xxhash64(*[F.col(name).cast("string") for name in sink.key])
@@ -116,21 +116,21 @@ def _merger(old: Path | None, new: Path, rules: Rules, now_ms: int) -> Callable[
 
 
 def _grown(old: StructType, new: StructType, sink: UpsertSink) -> StructType:
-    """The columns of both; a column of another type than before is refused."""
+    """The columns of both; PipelineError if a column changed its type."""
     known = {field.name: field for field in old.fields}
     for field in new.fields:
         if field.name in known and known[field.name].dataType != field.dataType:
             was, now = known[field.name].dataType.simpleString(), field.dataType.simpleString()
             raise PipelineError(
-                f"{sink.place}: sink {sink.name}: column {field.name} is {was} in {sink.path} and {now} here;"
-                " cast it, or write to another directory"
+                f"{sink.location}: sink {sink.name}: column {field.name} is {was} in {sink.path} and {now}"
+                " here; cast it, or write to another directory"
             )
     added = [StructField(field.name, field.dataType) for field in new.fields if field.name not in known]
     return StructType([*old.fields, *added]) if added else old
 
 
 def _widen(old: Path, new: Path, bucket: int, schema: StructType) -> None:
-    """Writes an unchanged bucket again, with the columns that came in as nulls."""
+    """Writes an unchanged bucket again, with null in new columns."""
     shape: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     for deleted, file in ((False, new / part_name(bucket)), (True, new / "_deleted" / part_name(bucket))):
         table = read_part(old, bucket, deleted)

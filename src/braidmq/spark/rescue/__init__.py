@@ -1,6 +1,6 @@
-"""Jobs for the day after: move a swamped topic, send dead letters back, compare copies, see what happened.
+"""Jobs after an incident: reshard an overloaded topic, redrive dead letters, audit copies, report on topics.
 
-Each is a function over DataFrames or topics, and a command of `braid topic`; docs/use/rescue.md shows them.
+Each is a function over DataFrames or topics, and a command of `braid topic` (docs/use/rescue.md).
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Do two copies hold the same messages? Counted by content, then checked for order within each key.
 
-Offsets of a copy differ from those of its origin, so a message is known by what it carries: by default key,
-value and headers (ours, named `braid.…`, left out), each framed by its length and hashed together. Per hash
-the copies on both sides are counted:
+Offsets of a copy differ from those of the original, so a message is known by its content: by default key,
+value and headers (without ours, `braid.…`), each prefixed by its length and hashed together. For each hash
+the messages on both sides are counted:
 
     missing      the left side holds more of it than the right
     extra        the right side holds it, the left side never did
     duplicated   both hold it, the right side more often
 
 Then the n-th copy of a message on the left is paired with the n-th on the right, and within a key that came
-from one partition the pairs must stand in the same order on both sides:
+from one partition the pairs must be in the same order on both sides:
 
-    reordered    a message stands before its predecessor
-    scattered    a key of one partition on the left lies in several on the right, so that its order is lost
+    reordered    a message is before its predecessor
+    scattered    a key of one partition on the left is in several on the right, so that its order is lost
 
-Only hashes and positions are shuffled, never values, and no step gathers more than the examples it shows:
-it is as large as Spark's disks. Records without a key have no order to keep across partitions.
+Spark shuffles only hashes and positions, never values, and collects only the examples: the limit is the disk
+space of Spark. Records without a key have no order across partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS = ("missing", "extra", "duplicated", "reordered", "scattered")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One message (or, for `scattered`, one key) that is not as it should be, and where it stands."""
+    """One message (or, for `scattered`, one key) that differs, and its positions."""
 
     kind: str
     topic: str
@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a comparison found; `equal` when nothing differs."""
+    """The result of a comparison; `equal` if nothing differs."""
 
     compared: tuple[str, ...]
     left_rows: int
@@ -67,7 +67,7 @@ class Audit:
         return not any(getattr(self, kind) for kind in KINDS)
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts; keys as text, with odd bytes written as \\xNN."""
+        """For scripts; keys as text, with non-text bytes as \\xNN."""
         found = asdict(self)
         for example in found["examples"]:
             if example["key"] is not None:
@@ -82,13 +82,13 @@ class Audit:
 def audit(
     left: DataFrame, right: DataFrame, compare: Sequence[str] | None = None, examples: int = EXAMPLES_MAX
 ) -> Audit:
-    """Compares what `left` holds with what `right` made of it.
+    """Compares the messages of `right`, the copy, with those of `left`.
 
     Both have the columns of `format("braid")`: topic, partition and offset, and those named in `compare` (by
     default key, value, and headers where both have them).
     """
     compared = _compared(left, right, compare)
-    # Read once: a topic that grows between two passes would differ from itself.
+    # Read once: a topic that grows between two passes would differ.
     rows = _rows(left, compared, 0).unionByName(_rows(right, compared, 1)).persist()
     try:
         counts = _counts(rows)
@@ -124,7 +124,7 @@ def _compared(left: DataFrame, right: DataFrame, compare: Sequence[str] | None) 
 
 
 def _rows(frame: DataFrame, compared: Sequence[str], side: int) -> DataFrame:
-    """Per message: hash of its content, hash of its key, where it stands, and on which side."""
+    """For each message: hash of its content, hash of its key, its position, and its side."""
     return frame.select(
         fn.lit(side).alias("side"),
         fn.unhex(fn.md5(reduce(fn.concat, [_framed(name) for name in compared]))).alias("message"),
@@ -137,11 +137,11 @@ def _rows(frame: DataFrame, compared: Sequence[str], side: int) -> DataFrame:
 
 
 def _framed(name: str) -> Column:
-    """A column as bytes that begin with their length, so that no two rows look alike by running together."""
+    """A column as bytes with their length first, so that different rows have different bytes."""
     if name == "headers":
         return _framed_headers(fn.col("headers"))
     if name == "timestamp":
-        # As microseconds, so that the session's time zone plays no part.
+        # As microseconds, which do not depend on the session's time zone.
         return _frame(fn.unix_micros("timestamp").cast("string").cast("binary"))
     if name in ("key", "value"):
         return _frame(fn.col(name).cast("binary"))
@@ -163,13 +163,13 @@ def _frame(content: Column) -> Column:
 
 
 def _counts(rows: DataFrame) -> DataFrame:
-    """Per message: how often on each side, what that means, and its first place on either side."""
+    """For each message: its count on each side, what that means, and its first position on each side."""
     place = fn.struct("topic", "partition", "offset", "key")
     grouped = rows.groupBy("message").agg(
         fn.sum(1 - fn.col("side")).alias("lefts"),
         fn.sum("side").alias("rights"),
         fn.min(fn.when(fn.col("side") == 0, place)).alias("left_place"),
-        # The last copy is the one too many.
+        # The last copy is the surplus one.
         fn.max(fn.when(fn.col("side") == 1, place)).alias("right_place"),
     )
     more = fn.col("rights") - fn.col("lefts")
@@ -184,7 +184,7 @@ def _counts(rows: DataFrame) -> DataFrame:
 
 
 def _order(rows: DataFrame) -> DataFrame:
-    """Per message on both sides: whether it stands before its predecessor, or its key is scattered."""
+    """For each message on both sides: whether it is before its predecessor, or its key is scattered."""
     alike = Window.partitionBy("side", "message").orderBy("topic", "partition", "offset")
     keyed = rows.filter(fn.col("key_hash").isNotNull()).withColumn("nth", fn.row_number().over(alike))
     lane = fn.xxhash64("topic", "partition")
@@ -212,7 +212,7 @@ def _total(name: str) -> Column:
 
 
 def _examples(counts: DataFrame, order: DataFrame, examples: int) -> list[Difference]:
-    """The first places of each kind of difference, in the order of the topic."""
+    """The first differences of each kind, in the order of the topic."""
     shown = []
     for kind in KINDS:
         frame = counts if kind in counts.columns else order

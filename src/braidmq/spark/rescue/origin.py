@@ -11,7 +11,7 @@ HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
 def with_header(name: str) -> Column:
-    """The headers of a record and one more, in place of any of that name, that says where it stands now."""
+    """The headers of a record and one with its position, which replaces any of that name."""
     place = fn.concat_ws("/", "topic", fn.col("partition").cast("string"), fn.col("offset").cast("string"))
     added = fn.struct(fn.lit(name).alias("key"), place.cast("binary").alias("value"))
     kept = fn.filter(_headers(), lambda each: each["key"] != name)
@@ -19,7 +19,7 @@ def with_header(name: str) -> Column:
 
 
 def origin(part: int) -> Column:
-    """Topic (0), partition (1) or offset (2) of where a record came from; null for one that was sent here."""
+    """Topic (0), partition (1) or offset (2) of a record's origin; null for one that was not copied."""
     found = fn.filter(_headers(), lambda each: each["key"] == ORIGIN)
     words = fn.split(fn.try_element_at(found, fn.lit(1))["value"].cast("string"), "/")
     word = fn.try_element_at(words, fn.lit(part + 1))
@@ -27,7 +27,7 @@ def origin(part: int) -> Column:
 
 
 def header_map() -> Column:
-    """Headers as a map of texts, for conditions; of two with one name the last counts."""
+    """Headers as a map of texts, for conditions; the last one of a name wins."""
     empty = fn.create_map().cast("map<string,string>")
 
     def put(before: Column, each: Column) -> Column:

@@ -1,4 +1,4 @@
-"""The plots of a report, one PNG for each table that has something to show."""
+"""The plots of a report, one PNG for each table with data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from braidmq.spark.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,17 +20,17 @@ LABEL_LETTERS = 24
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#475569")
 
 
-class PlotsMissing(RuntimeError):
+class PlotsMissing(UserError):
     """The plotting library is not installed."""
 
 
 def drawn(tables: Mapping[str, Sequence[Row]]) -> list[str]:
-    """The tables that there is a plot of, `NAME.png`."""
+    """The tables with a plot, `NAME.png`."""
     return [name for name in PAINTERS if tables.get(name)]
 
 
 def draw(tables: Mapping[str, Sequence[Row]], bucket_s: int, folder: Path) -> list[Path]:
-    """Draws what there is into the folder and returns the files."""
+    """Draws the plots into the folder and returns the files."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -60,7 +62,7 @@ def _throughput(axes: Axes, rows: Sequence[Row], bucket_s: int) -> None:
 
 
 def rates_of(rows: Sequence[Row], bucket_s: int) -> tuple[list[Any], list[float]]:
-    """Times and rates of one topic without gaps: a bucket that has no row had no records."""
+    """Times and rates of one topic without gaps: a bucket without a row had no records."""
     known = {row["time"]: row["records_per_s"] for row in rows}
     times, last = [min(known)], max(known)
     while times[-1] < last:

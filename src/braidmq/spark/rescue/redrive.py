@@ -1,15 +1,14 @@
-"""Dead letters back into a topic: those that a condition chooses, each at most once.
+"""Sends dead letters back into a topic: those that a condition chooses, each at most once.
 
-Which dead letters have been sent back is kept in a journal, a small lake of its own with a row for each:
-topic, partition, offset, and the run that sent it. A run first writes its plan there, then sends the records
-under the plan's name, then marks the plan as done. Killed before the plan, nothing has happened. Killed after
-it, the next start sends the same records under the same name, which the sink knows to write once. So
-conditions may change from run to run: what was sent is not chosen again. Of two runs side by side that chose
-from the same journal, only one gets its plan into it.
+A journal, a small lake, has a row for each dead letter that was sent back: topic, partition, offset, and the
+run that sent it. A run first writes its plan there, then sends the records under the plan's name, then marks
+the plan as done. Killed before the plan, nothing has happened. Killed after it, the next start sends the same
+records under the same name, which the sink writes only once. So the condition may change from run to run:
+what was sent is not chosen again. Of two concurrent runs on one journal, only one gets its plan into it.
 
-A plan's name says what it sends where, since a journal may serve several topics.
+A plan's name includes both topics, since a journal may serve several.
 
-A record keeps its key, value, headers and time, and gets a header that says where it lay.
+A record keeps its key, value, headers and time, and gets a header with its topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from braidmq.client.admin import Admin
+from braidmq.spark.cluster import open_cluster
+from braidmq.spark.errors import sentence
 from braidmq.spark.lake import ranges
-from braidmq.spark.lake.commits import Table
-from braidmq.spark.lake.reimport import as_records
+from braidmq.spark.lake.commits import Snapshot
+from braidmq.spark.lake.lake import Lake
+from braidmq.spark.lake.replay import as_records
 from braidmq.spark.lake.schema import DATE, utc_date
-from braidmq.spark.lake.table import Lake
-from braidmq.spark.pipelines.failures import sentence
-from braidmq.spark.reach import reach
-from braidmq.spark.rescue.failure import RescueError
+from braidmq.spark.rescue.errors import RescueError
 from braidmq.spark.rescue.origin import REDRIVEN, header_map, with_header
 
 PLANNED, DONE = "plan", "done"
@@ -48,7 +47,7 @@ PLAN = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """What goes where. `stamp_now` gives records the time of their return instead of their own."""
+    """From where to where. `stamp_now` gives records the current time instead of their own."""
 
     bootstrap: str
     dead_letters: str
@@ -62,13 +61,13 @@ class Redrive:
 
     @property
     def plans(self) -> str:
-        """How the names of all plans for these dead letters begin; topics have no slashes."""
+        """The prefix of all plans for these dead letters; topics have no slashes."""
         return f"{PLANNED}/{self.dead_letters}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """How many dead letters there are, had been sent before, were chosen, were left by a run that died."""
+    """How many dead letters exist, were sent before, were chosen, and were left by a run that died."""
 
     there: int
     before: int
@@ -77,16 +76,16 @@ class Redriven:
 
 
 def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redriven:
-    """Sends what is chosen; what an earlier run had planned and not finished comes first."""
-    with reach(job.bootstrap, job.client_options) as cluster:
+    """Sends the chosen records, after those that an earlier run planned and did not finish."""
+    with open_cluster(job.bootstrap, job.client_options) as cluster:
         Admin(cluster).partition_indexes(job.to)
         ids = ranges.topic_ids(cluster, [job.dead_letters])
         spans = ranges.whole(cluster, [job.dead_letters])
-    journal = job.journal.table() if job.journal.exists else Table()
-    if journal.remade(ids):
+    journal = job.journal.snapshot() if job.journal.exists else Snapshot()
+    if journal.recreated(ids):
         raise RescueError(
-            f"{job.dead_letters} was deleted and made again, and the journal {job.journal.path} is of the"
-            " earlier one; give another --checkpoint"
+            f"{job.dead_letters} was deleted and recreated, and the journal {job.journal.path} is of the"
+            " old one; use another --checkpoint"
         )
     unfinished = _unfinished(job, journal)
     letters = ranges.read_ranges(spark, job.bootstrap, spans, job.client_options)
@@ -94,8 +93,8 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
     if not dry_run:
         job.journal.create(PLAN)
         resumed = sum(_send(spark, job, letters, run) for run in unfinished)
-        journal = job.journal.table()
-    sent = job.journal.read(spark, table=journal).select(*PLACE).distinct().withColumn("sent", fn.lit(1))
+        journal = job.journal.snapshot()
+    sent = job.journal.read(spark, snapshot=journal).select(*PLACE).distinct().withColumn("sent", fn.lit(1))
     known = letters.join(sent, PLACE, "left")
     there, before = known.agg(fn.count("*"), fn.count("sent")).collect()[0]
     chosen = _chosen(job, known if job.again else known.filter("sent IS NULL"))
@@ -115,8 +114,8 @@ def redrive(spark: SparkSession, job: Redrive, dry_run: bool = False) -> Redrive
     return Redriven(there, before, _send(spark, job, letters, run), resumed)
 
 
-def _unfinished(job: Redrive, journal: Table) -> list[str]:
-    """Runs that have a plan for these dead letters and no end; RescueError if one sends them elsewhere."""
+def _unfinished(job: Redrive, journal: Snapshot) -> list[str]:
+    """Runs with an unfinished plan for these dead letters; RescueError if one sends them elsewhere."""
     runs = []
     for name in journal.batches:
         if not name.startswith(job.plans):
@@ -146,7 +145,7 @@ def _chosen(job: Redrive, letters: DataFrame) -> DataFrame:
 
 
 def _send(spark: SparkSession, job: Redrive, letters: DataFrame, run: str) -> int:
-    """Sends the letters of a plan that are still there and marks it as done; how many."""
+    """Sends the letters of a plan that still exist, marks the plan as done, and returns how many."""
     plan = job.journal.read(spark).filter(fn.col("run") == run).select(*PLACE)
     rows = letters.join(plan, PLACE, "left_semi").withColumn("headers", with_header(REDRIVEN))
     count = rows.count()

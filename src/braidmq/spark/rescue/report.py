@@ -1,12 +1,12 @@
 """What happened in topics: throughput, delays, hot keys, skew and lag, as DataFrames and numbers.
 
-What can be said about delays depends on the topic. A record carries one timestamp. With
+What is known about delays depends on the topic. A record has one timestamp. With
 `message.timestamp.type=LogAppendTime` the broker writes the time of the append into the header of each batch
 and leaves the producer's times in the records. So both are in the log, and the delay from produce to append
-is known for the first record of every batch, the one that waited longest. With `CreateTime`, the default, the
-time of the append is written nowhere. What is certain is only that a record was appended after every record
-before it: one that is stamped earlier than its predecessors was late by at least the difference. That is
-reported as lateness, a lower bound, and not called a latency.
+is known for the first record of every batch, which waited longest. With `CreateTime`, the default, the log
+does not have the time of the append. It is only certain that a record was appended after every record before
+it: a record with an earlier timestamp than its predecessors was late by at least the difference. The report
+calls that lateness, a lower bound, and not latency.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.consumer import Consumer, Start
 from braidmq.client.groups import GroupAdmin, Position
 from braidmq.client.offsets import list_offsets
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
 from braidmq.spark.lake.schema import DAY_MICROSECONDS, LAST_DAY
-from braidmq.spark.reach import reach
-from braidmq.spark.sink_ledger import is_ledger
+from braidmq.spark.sink.ledger import is_ledger
 from braidmq.wire.messages.groups import ListedGroup
 
 BUCKETS_MAX = 200
@@ -42,9 +42,9 @@ PARTITION_FETCH_BYTES = 4_194_304
 
 
 def measured(rows: DataFrame) -> DataFrame:
-    """What the figures need of records, and no values: to be persisted and asked several times.
+    """The columns of records that the figures need, without values; to be persisted and used several times.
 
-    Times before 1970, which means none, and past the year 9999, which nobody can show, are null.
+    Times before 1970, which means none, and after the year 9999 are null.
     """
     known = fn.unix_micros("timestamp").between(0, LAST_DAY * DAY_MICROSECONDS)
     size = fn.coalesce(fn.octet_length("key"), fn.lit(0)) + fn.coalesce(fn.octet_length("value"), fn.lit(0))
@@ -60,7 +60,7 @@ def measured(rows: DataFrame) -> DataFrame:
 
 
 def bucket_s(rows: DataFrame) -> int:
-    """How long a bucket of time must be for a plot of at most 200 of them."""
+    """The length of a time bucket for a plot of at most 200 of them."""
     span = rows.agg(fn.min("timestamp").alias("first"), fn.max("timestamp").alias("last")).collect()[0]
     if span["first"] is None:
         return BUCKET_CHOICES_S[0]
@@ -86,7 +86,7 @@ def throughput(rows: DataFrame, bucket_s: int) -> DataFrame:
 def partitions(rows: DataFrame, there: Iterable[TopicPartition] = ()) -> DataFrame:
     """Records and bytes of each partition, its share, and how it compares with the mean (1.0: no skew).
 
-    Those of `there` count without records too.
+    Partitions of `there` are included without records too.
     """
     grouped = rows.groupBy("topic", "partition").agg(
         fn.count("*").alias("records"),
@@ -97,7 +97,7 @@ def partitions(rows: DataFrame, there: Iterable[TopicPartition] = ()) -> DataFra
     known = rows.sparkSession.createDataFrame(list(there), "topic string, partition int")
     grouped = grouped.join(known, ["topic", "partition"], "full").fillna(0, ["records", "bytes"])
     topic = Window.partitionBy("topic")
-    # Of a topic without records there is neither.
+    # A topic without records has neither.
     return grouped.select(
         "*",
         fn.try_divide("records", fn.sum("records").over(topic)).alias("share"),
@@ -106,7 +106,7 @@ def partitions(rows: DataFrame, there: Iterable[TopicPartition] = ()) -> DataFra
 
 
 def hot_keys(rows: DataFrame, most: int = HOT_KEYS) -> DataFrame:
-    """The keys with the most records of each topic, and their share; no key counts as one."""
+    """The keys with the most records of each topic, and their share; records without a key count as one."""
     grouped = rows.groupBy("topic", "key").agg(
         fn.count("*").alias("records"),
         fn.sum("bytes").alias("bytes"),
@@ -119,7 +119,7 @@ def hot_keys(rows: DataFrame, most: int = HOT_KEYS) -> DataFrame:
 
 
 def lateness(rows: DataFrame) -> DataFrame:
-    """Quantiles, in ms, of how long at least records were on their way (CreateTime only; see above)."""
+    """Quantiles, in ms, of the minimum delay of records (CreateTime only; see above)."""
     before = (
         Window.partitionBy("topic", "partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
     )
@@ -139,29 +139,27 @@ def batches(
     wanted = [(*at, *span) for at, span in spans.items() if span[0] < span[1]]
     if not wanted:
         return spark.createDataFrame([], BATCHES)
-    # One task a partition: they are read in order anyway.
-    tasks = spark.createDataFrame(wanted, "topic string, partition int, first long, behind long")
+    # One task for each partition: it is read in order anyway.
+    tasks = spark.createDataFrame(wanted, "topic string, partition int, first long, end long")
     tasks = tasks.repartition(len(wanted), "topic", "partition")
 
     def read(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
             for row in piece.to_pylist():
-                with reach(bootstrap, options or {}) as cluster:
+                with open_cluster(bootstrap, options or {}) as cluster:
                     yield from _headers(cluster, **row)
 
     return tasks.mapInArrow(read, BATCHES)
 
 
-def _headers(
-    cluster: Cluster, topic: str, partition: int, first: int, behind: int
-) -> Iterator[pa.RecordBatch]:
+def _headers(cluster: Cluster, topic: str, partition: int, first: int, end: int) -> Iterator[pa.RecordBatch]:
     with Consumer(cluster, reset=Start.EARLIEST, partition_max_bytes=PARTITION_FETCH_BYTES) as consumer:
         consumer.seek(topic, partition, first)
-        while consumer.position(topic, partition) < behind:
+        while consumer.position(topic, partition) < end:
             found = []
             for batch in consumer.poll_batches():
                 header = batch.header
-                if header.base_offset >= behind:
+                if header.base_offset >= end:
                     break
                 found.append(
                     {
@@ -221,7 +219,7 @@ def _quantiles(name: str) -> list[Column]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in a partition. `lost`: records that retention took before it read them."""
+    """The lag of a group in a partition. `lost`: records that retention deleted before it read them."""
 
     group: str
     topic: str
@@ -234,9 +232,9 @@ class Lag:
 
 
 def lags(cluster: Cluster, topics: Iterable[str]) -> list[Lag]:
-    """The lag of every group that has committed offsets of these topics, as it is now.
+    """The current lag of every group that has committed offsets of these topics.
 
-    Without the ledgers of the sink, whose offsets are numbers of batches.
+    Without the ledgers of the Spark sink, whose offsets are batch numbers.
     """
     wanted = set(topics)
     groups = GroupAdmin(cluster)
@@ -264,12 +262,12 @@ def lags(cluster: Cluster, topics: Iterable[str]) -> list[Lag]:
 
 
 def oldest_unread(rows: DataFrame, found: list[Lag]) -> Mapping[tuple[str, str, int], int]:
-    """Per group, topic and partition that is behind: the time (ms) of the first record not yet read."""
-    behind = [(each.group, each.topic, each.partition, each.committed) for each in found if each.lag]
-    if not behind:
+    """For each group, topic and partition with lag: the time (ms) of the first unread record."""
+    lagging = [(each.group, each.topic, each.partition, each.committed) for each in found if each.lag]
+    if not lagging:
         return {}
     spark = rows.sparkSession
-    places = spark.createDataFrame(behind, "group string, topic string, partition int, committed long")
+    places = spark.createDataFrame(lagging, "group string, topic string, partition int, committed long")
     unread = rows.join(fn.broadcast(places), ["topic", "partition"]).filter("offset >= committed")
     first = unread.groupBy("group", "topic", "partition").agg(fn.min_by("timestamp", "offset").alias("first"))
     first = first.withColumn("first", fn.unix_millis("first"))

@@ -1,4 +1,4 @@
-"""A whole report: its figures computed over one fixed range, as tables, as JSON, and as a page with plots."""
+"""A whole report: figures over one fixed range, as tables, as JSON, and as a page with plots."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.client.cluster import Cluster, TopicPartition
 from braidmq.client.offsets import list_offsets
+from braidmq.spark.cluster import open_cluster
 from braidmq.spark.lake import ranges
-from braidmq.spark.reach import reach
 from braidmq.spark.rescue import plots, report
 
 Row = dict[str, Any]
@@ -23,8 +23,8 @@ HOT_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Tables by name, each a list of rows, and what stands out in them."""
+class TopicReport:
+    """Tables by name, each a list of rows, and the findings."""
 
     topics: tuple[str, ...]
     at_ms: int
@@ -37,7 +37,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReportRequest:
     """Which topics, since when, and how many of the hottest keys."""
 
     bootstrap: str
@@ -47,22 +47,24 @@ class Wanted:
     client_options: Mapping[str, str] = field(default_factory=dict)
 
 
-def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] = lambda _: None) -> Report:
-    """Computes every figure; `told` hears what is being worked on."""
-    with reach(wanted.bootstrap, wanted.client_options) as cluster:
-        told("reading offsets and groups")
-        spans = _spans(cluster, wanted)
-        lags = report.lags(cluster, wanted.topics)
+def summarise(
+    spark: SparkSession, request: ReportRequest, progress: Callable[[str], None] = lambda _: None
+) -> TopicReport:
+    """Computes every figure; calls `progress` with the name of each step."""
+    with open_cluster(request.bootstrap, request.client_options) as cluster:
+        progress("reading offsets and groups")
+        spans = _spans(cluster, request)
+        lags = report.lags(cluster, request.topics)
         now_ms = cluster.clock.wall_ms()
-    rows = ranges.read_ranges(spark, wanted.bootstrap, spans, wanted.client_options)
+    rows = ranges.read_ranges(spark, request.bootstrap, spans, request.client_options)
     rows = report.measured(rows).persist()
-    headers = report.batches(spark, wanted.bootstrap, spans, wanted.client_options).persist()
+    headers = report.batches(spark, request.bootstrap, spans, request.client_options).persist()
     try:
-        told("reading records")
+        progress("reading records")
         bucket_s = report.bucket_s(rows)
         tables: dict[str, list[Row]] = {}
-        for name, frame in _frames(rows, headers, bucket_s, wanted, spans).items():
-            told(name.replace("_", " "))
+        for name, frame in _frames(rows, headers, bucket_s, request, spans).items():
+            progress(name.replace("_", " "))
             found = [row.asDict() for row in frame.collect()]
             tables[name] = [{key: _utc(cell) for key, cell in row.items()} for row in found]
         ages = report.oldest_unread(rows, [each for each in lags if _is_read_from(spans, each)])
@@ -74,14 +76,14 @@ def summarise(spark: SparkSession, wanted: Wanted, told: Callable[[str], None] =
     finally:
         rows.unpersist()
         headers.unpersist()
-    return Report(wanted.topics, now_ms, bucket_s, tables, tuple(_findings(tables, now_ms)))
+    return TopicReport(request.topics, now_ms, bucket_s, tables, tuple(_findings(tables, now_ms)))
 
 
-def _spans(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, tuple[int, int]]:
-    spans = ranges.whole(cluster, wanted.topics)
-    if wanted.from_ms is None:
+def _spans(cluster: Cluster, request: ReportRequest) -> dict[TopicPartition, tuple[int, int]]:
+    spans = ranges.whole(cluster, request.topics)
+    if request.from_ms is None:
         return spans
-    found = list_offsets(cluster, dict.fromkeys(spans, wanted.from_ms))
+    found = list_offsets(cluster, dict.fromkeys(spans, request.from_ms))
     return {
         at: (end if found[at].offset < 0 else min(max(found[at].offset, start), end), end)
         for at, (start, end) in spans.items()
@@ -89,18 +91,18 @@ def _spans(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, tuple[int, 
 
 
 def _is_read_from(spans: ranges.Ranges, lag: report.Lag) -> bool:
-    """Whether the first record that a group has not read is among those of the report."""
+    """Whether the report includes the first record that a group has not read."""
     first, _ = spans.get(TopicPartition(lag.topic, lag.partition), (0, 0))
     return lag.committed + lag.lost >= first
 
 
 def _frames(
-    rows: DataFrame, headers: DataFrame, bucket_s: int, wanted: Wanted, spans: ranges.Ranges
+    rows: DataFrame, headers: DataFrame, bucket_s: int, request: ReportRequest, spans: ranges.Ranges
 ) -> dict[str, DataFrame]:
     return {
         "throughput": report.throughput(rows, bucket_s),
         "partitions": report.partitions(rows, spans),
-        "hot_keys": report.hot_keys(rows, wanted.hot_keys),
+        "hot_keys": report.hot_keys(rows, request.hot_keys),
         "append_latency": report.append_latency(headers),
         "lateness": report.lateness(rows),
         "batches": report.batch_sizes(headers),
@@ -108,7 +110,7 @@ def _frames(
 
 
 def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
-    """What somebody in a hurry should look at first."""
+    """What to look at first."""
     said = []
     for row in tables["partitions"]:
         if row["skew"] is not None and row["skew"] >= HIGH_SKEW:
@@ -121,7 +123,7 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
     for row in tables["lag"]:
         where = f"group {row['group']} in {row['topic']}-{row['partition']}"
         if row["lost"]:
-            said.append(f"{where} has lost {row['lost']:,} records to retention before it read them")
+            said.append(f"{where} lost {row['lost']:,} records to retention before it read them")
         if row["lag"]:
             behind = f"{where} is {row['lag']:,} records behind"
             if row["oldest_unread_ms"] is not None:
@@ -131,8 +133,8 @@ def _findings(tables: Mapping[str, Sequence[Row]], now_ms: int) -> list[str]:
     return said
 
 
-def write(made: Report, folder: Path) -> list[Path]:
-    """Writes report.md, report.json and the plots; the files in the order they were made."""
+def write(made: TopicReport, folder: Path) -> list[Path]:
+    """Writes report.md, report.json and the plots; returns the files in that order."""
     folder.mkdir(parents=True, exist_ok=True)
     page, raw = folder / "report.md", folder / "report.json"
     raw.write_text(json.dumps(made.as_json(), indent=1, ensure_ascii=False), encoding="utf-8")
@@ -140,7 +142,7 @@ def write(made: Report, folder: Path) -> list[Path]:
     return [page, raw, *plots.draw(made.tables, made.bucket_s, folder)]
 
 
-def _page(made: Report) -> str:
+def _page(made: TopicReport) -> str:
     parts = [f"# {', '.join(made.topics)}, {_moment(made.at_ms)}", ""]
     parts += [f"- {each}" for each in made.findings] or ["Nothing stands out."]
     for name, rows in made.tables.items():
@@ -159,8 +161,8 @@ def _table(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 EMPTY = {
-    "append_latency": "Not known: these topics have message.timestamp.type=CreateTime, so the time of the"
-    " append is written nowhere. lateness is a lower bound.",
+    "append_latency": "Unknown: these topics have message.timestamp.type=CreateTime, so the log has no append"
+    " times. See lateness for a lower bound.",
     "lateness": "These topics are stamped by the broker; see append latency.",
     "lag": "No group has committed offsets of these topics.",
 }
@@ -184,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _utc(value: Any) -> Any:
-    """Spark hands out times as the clock on this machine's wall shows them, without saying so."""
+    """Spark returns times in the local time zone of this machine, without a time zone."""
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 

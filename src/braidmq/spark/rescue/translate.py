@@ -1,14 +1,14 @@
-"""Where a group goes on in the new topic, from where it stood in the old one.
+"""A group's offsets in the new topic, from its offsets in the old one.
 
-One old partition fans out into many new ones, and one new partition takes records from many old ones, so
-there is no offset that stands for "everything I have read and nothing else". The rule is the one that loses
-nothing: in each new partition the group goes on at the first record that it has not read. A record counts as
-read when it came from old partition p at an offset before what the group had committed there. Behind that
-first unread record there may be some that the group has read; it will read them again, as after any crash
-between reading and committing. How many is counted and told.
+One old partition fans out into many new ones, and one new partition has records from many old ones, so no
+offset means "everything I have read and nothing else". The rule loses nothing: in each new partition the
+group continues at the first record that it has not read. A record counts as read if it came from old
+partition p at an offset before the group's committed one. After that first unread record there may be some
+that the group has read; it will read them again, as after any crash between reading and committing. Their
+number is reported.
 
 Old partitions in which a group has never committed are unread. So is a record that was sent to the new topic
-directly. A new partition without unread records is done: the group goes on at its end.
+directly. In a new partition without unread records the group continues at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ends = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """One group: where it goes on, what it has not read, and what it will read for a second time."""
+    """One group: its new offsets, how much it has not read, and how much it will read again."""
 
     group: str
     positions: Mapping[int, int]
@@ -40,7 +40,7 @@ def translate(
 ) -> list[Translation]:
     """Positions in the new topic for each group of `committed` (group → old partition → offset).
 
-    `copies` has one row for each record of the new topic: partition, offset, and where it came from as
+    `copies` has one row for each record of the new topic: partition, offset, and its origin as
     from_topic, from_partition, from_offset.
     """
     if not committed:
@@ -69,15 +69,15 @@ def _again(
     committed: Mapping[str, Mapping[int, int]],
     firsts: Mapping[tuple[str, int], int],
 ) -> dict[str, int]:
-    """How many records behind the first unread one each group has read already."""
+    """How many records after the first unread one each group has already read."""
     if not firsts:
         return {}
     places = copies.sparkSession.createDataFrame(
         [(*where, first) for where, first in firsts.items()], "group string, partition int, first long"
     )
     read = _seen_by(copies, topic, committed).filter("read")
-    behind = read.join(fn.broadcast(places), ["group", "partition"]).filter("offset > first")
-    return {row["group"]: row["count"] for row in behind.groupBy("group").count().collect()}
+    later = read.join(fn.broadcast(places), ["group", "partition"]).filter("offset > first")
+    return {row["group"]: row["count"] for row in later.groupBy("group").count().collect()}
 
 
 def _seen_by(copies: DataFrame, topic: str, committed: Mapping[str, Mapping[int, int]]) -> DataFrame:
