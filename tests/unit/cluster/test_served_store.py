@@ -472,3 +472,57 @@ def test_a_request_that_cannot_be_understood_ends_the_connection(
         await server.close()
 
     told(tmp_path, story)
+
+
+def test_a_connection_that_breaks_as_it_is_made_does_not_keep_a_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: a watch that has just been given a connection asks again on the next one."""
+
+    async def story(served: Served) -> None:
+        client = await served.client()
+        linked = client.linked
+        broken: list[object] = []
+
+        async def linked_and_cut(deadline: float | None) -> object:
+            link = await linked(deadline)
+            if deadline is None and not broken:
+                broken.append(link)
+                served.cut()
+                while link is await linked(None):
+                    await asyncio.sleep(0)
+            return link
+
+        monkeypatch.setattr(client, "linked", linked_and_cut)
+        watch = client.watch("", 1)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0.1)
+        await served.store.commit(puts=[Put("a", b"")])
+        assert (await asyncio.wait_for(waiting, 20)).revision == 2
+        await watch.close()
+        await client.close()
+
+    told(tmp_path, story)
+
+
+def test_a_slow_reader_of_large_changes_costs_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: changes that wait are bounded in bytes, not only in number."""
+    monkeypatch.setattr(served_store, "WATCH_BYTES_MAX", 100_000)
+
+    async def story(served: Served) -> None:
+        client = await served.client()
+        watch = client.watch("", 1)
+        await served.store.commit(puts=[Put("a", b"0")])
+        assert await read(watch, 1) == [2]
+        for _ in range(50):
+            await served.store.commit(puts=[Put("a", b"x" * 20_000)])
+            # Whatever is on the way for this watch arrives before the answer.
+            await client.get("b")
+        assert len(served.carried) < 300_000
+        assert await read(watch, 50) == list(range(3, 53))
+        await watch.close()
+        await client.close()
+
+    told(tmp_path, story)
