@@ -374,6 +374,8 @@ class Membership:
                     log.warning(
                         "the broker is isolated, its lease may have ended: %s", str(error) or "no answer"
                     )
+            except Exception:
+                log.exception("the broker's lease could not be renewed")
 
     async def _register_again(self) -> None:
         while True:
@@ -386,6 +388,8 @@ class Membership:
                 return
             except StoreError as error:
                 log.warning("the broker cannot register again yet: %s", error)
+            except Exception:
+                log.exception("the broker cannot register again yet")
             await asyncio.sleep(self._times.renew_s)
 
     # -- details --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from braidmq.cluster import membership as membership_module
 from braidmq.cluster import records
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.membership import FORMAT_LEVEL, Identity, JoinRefused, LeaseTimes, Membership
-from braidmq.cluster.metadata_store import Item, Put, StoreFull, Unavailable, Unknown
+from braidmq.cluster.metadata_store import Item, Lease, Put, StoreFull, Unavailable, Unknown
 from braidmq.cluster.records import Alive, Format, Listener, Node, State, decode, encode
 from braidmq.platform.randomness import random_bytes
 
@@ -412,3 +412,42 @@ def test_a_full_store_is_not_taken_for_a_rival() -> None:
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_mistake_in_a_store_does_not_end_the_renewals(caplog: pytest.LogCaptureFixture) -> None:
+    """N4: it is logged, and the next renewal is tried; so is the next registration."""
+
+    class Mistaken(FaultyStore):
+        mistakes: list[str]
+
+        async def renew(self, lease_id: int) -> int:
+            if "renew" in self.mistakes:
+                self.mistakes.remove("renew")
+                raise ZeroDivisionError("a mistake")
+            return await super().renew(lease_id)
+
+        async def lease(self, ttl_s: int) -> Lease:
+            if "lease" in self.mistakes:
+                self.mistakes.remove("lease")
+                raise ZeroDivisionError("another mistake")
+            return await super().lease(ttl_s)
+
+    async def run() -> None:
+        clock = TurnedClock()
+        store = Mistaken(clock)
+        store.mistakes = []
+        await store.start()
+        membership = await joined(member(store, FIRST, clock))
+        epoch = membership.epoch
+        store.mistakes = ["renew", "lease"]
+        while "renew" in store.mistakes:
+            await asyncio.sleep(0.001)
+        await store.revoke(membership.lease_id)
+        while membership.epoch == epoch:
+            await asyncio.sleep(0.001)
+        await membership.leave()
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert "a mistake" in caplog.text
+    assert "another mistake" in caplog.text

@@ -297,7 +297,9 @@ def test_several_writers_know_what_became_of_their_commits(
                 by = writer.sign()
                 compare = ModRevision(key, item.mod_revision if item else 0)
                 try:
-                    outcomes[by] = await commit_settled(store, seen.revision, [compare], [Put(key, value(by))])
+                    outcomes[by] = await commit_settled(
+                        store, seen.revision, [compare], [Put(key, value(by))]
+                    )
                 except (Conflict, Unavailable, Unknown) as error:
                     outcomes[by] = type(error)
 
