@@ -361,7 +361,8 @@ class EtcdWatch:
         try:
             if self._stream is None:
                 self._stream = await self._open()
-            answer = await asyncio.wait_for(self._stream.read(), WATCH_SILENCE_S_MAX)
+            async with asyncio.timeout(WATCH_SILENCE_S_MAX):
+                answer = await self._stream.read()
         except grpc.aio.AioRpcError as error:
             code, text = error.code().name, error.details() or ""
             meaning = fate(code, text)

@@ -2,7 +2,7 @@
 
 A broker takes a snapshot of the store and then follows its watch. `Image` is where both end: it turns them
 into objects that requests are answered from, and says what has changed as a `Delta`. No request waits for the
-store, unless it changes metadata. This module is pure; `cluster/follow.py` feeds it.
+store, unless it changes metadata. This module is pure; `cluster/image_feed.py` feeds it.
 
 A topic shows when its key in `topics/` does. Its partitions are written before that, a hundred at a time, and
 deleted after it, so partition keys without a topic are normal: the topic was never committed, or is gone.
@@ -238,7 +238,7 @@ class Image:
         return self._prefix + name
 
     def leftovers(self) -> Iterator[PartitionId]:
-        """PartitionImage keys that belong to no topic, or lie above its count."""
+        """Partition keys that belong to no topic, or lie above its count."""
         for topic_id, indexes in self._indexes.items():
             topic = self.topics.get(topic_id)
             count = 0 if topic is None else len(topic.partitions)
@@ -380,6 +380,8 @@ class Image:
             after = self.topics[topic_id] = self.by_name[meta.record.name] = TopicImage(
                 topic_id, meta, partitions
             )
+        if before is None and after is None:
+            return
         delta.topics[topic_id] = (before, after)
         held_before = [] if before is None else before.partitions
         held_after = [] if after is None else after.partitions
@@ -399,7 +401,8 @@ class Image:
         before = topic.partitions[which.partition]
         after = self._of_kind(records.partition_key(*which), PartitionMeta)
         topic.partitions[which.partition] = after
-        delta.partitions[which] = Move(before, after)
+        if before is not None or after is not None:
+            delta.partitions[which] = Move(before, after)
 
 
 def _kind_of(name: str) -> type[Record] | None:

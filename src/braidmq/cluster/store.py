@@ -55,6 +55,9 @@ class Store:
             disk.write_atomically(path, b"")
         self._replay()
         self._file = disk.open_append(path)
+        # What a killed process has written or renamed without a sync is shown from here on: it must stay.
+        self._file.fdatasync()
+        disk.sync_directory(path.parent)
 
     def get(self, key: str) -> Any:
         """The value of `key`, or None."""

@@ -67,6 +67,7 @@ class StoreServer:
         self._token = token
         self._servers: list[asyncio.Server] = []
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
+        self._closed = False
 
     async def listen_unix(self, path: Path) -> None:
         """The owner of the directory is known to be alone in it, so a socket that is there is left over."""
@@ -92,6 +93,7 @@ class StoreServer:
         return bound
 
     async def close(self) -> None:
+        self._closed = True
         for server in self._servers:
             server.close()
         tasks = list(self._connections.values())
@@ -100,6 +102,9 @@ class StoreServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            writer.transport.abort()
+            return
         if len(self._connections) >= CONNECTIONS_MAX:
             log.warning("%d connections to the metadata store are open; another is refused", CONNECTIONS_MAX)
             writer.transport.abort()
@@ -132,11 +137,15 @@ class _Connection:
 
     async def run(self) -> None:
         try:
-            if await asyncio.wait_for(self._greet(), GREETING_S_MAX):
-                while True:
-                    await self._slots.acquire()
-                    await self._take(await asyncio.wait_for(read_frame(self._reader), 2 * SILENCE_S_MAX))
-        except (BadFrame, ValueError, KeyError) as error:
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with a frame.
+            async with asyncio.timeout(GREETING_S_MAX):
+                greeted = await self._greet()
+            while greeted:
+                await self._slots.acquire()
+                async with asyncio.timeout(2 * SILENCE_S_MAX):
+                    frame = await read_frame(self._reader)
+                await self._take(frame)
+        except (BadFrame, StoreError, ValueError, KeyError) as error:
             log.warning("a client of the metadata store is disconnected: %s", error)
         except (OSError, TimeoutError):
             pass
@@ -165,11 +174,12 @@ class _Connection:
         return True
 
     async def _send(self, frame: Frame) -> None:
-        content = encode_frame(frame)
         async with self._sending:
-            self._writer.write(content)
+            # Not before: all answers that wait for their turn would be held twice.
+            self._writer.write(encode_frame(frame))
             try:
-                await asyncio.wait_for(self._writer.drain(), SEND_S_MAX)
+                async with asyncio.timeout(SEND_S_MAX):
+                    await self._writer.drain()
             except TimeoutError:
                 log.warning("a client of the metadata store does not read what it is sent: disconnected")
                 self._writer.transport.abort()
