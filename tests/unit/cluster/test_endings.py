@@ -48,9 +48,7 @@ def test_a_broker_can_leave_while_a_renewal_is_answered(count: int) -> None:
         identity = Identity(1, "disk", "run", None, None, "a", "boot", ())
         times = LeaseTimes(ttl_s=3, renew_s=0.001)
         clock = SystemClock()
-        membership = Membership(
-            store, records.prefix("test"), identity, clock.monotonic, random_bytes, times
-        )
+        membership = Membership(store, records.prefix("test"), identity, clock.monotonic, random_bytes, times)
         await membership.join()
         await membership.appear()
         while store.held is None:
