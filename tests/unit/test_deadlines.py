@@ -95,4 +95,6 @@ def test_keys_that_are_gone_hold_no_memory_until_their_time_comes() -> None:
             deadlines.drop(key)
         del key
     assert sum(each() is not None for each in held) < 400
-    assert [str(key) for key in deadlines.pop_due(2 * 10**9)] == [str(number) for number in range(0, 1000, 10)]
+    assert [str(key) for key in deadlines.pop_due(2 * 10**9)] == [
+        str(number) for number in range(0, 1000, 10)
+    ]

@@ -111,7 +111,8 @@ class KvStore:
         self._closing = True
         self._wake.set()
         if self._task is not None:
-            await self._task
+            # Not awaited itself: a caller that gives up would cancel it in the middle of a write.
+            await asyncio.wait([self._task])
         self._fail(StoreClosed("the metadata store is closed"))
 
     # -- the interface --------------------------------------------------------------------------

@@ -51,6 +51,7 @@ from braidmq.cluster.records import (
     decode,
     encode,
 )
+from braidmq.cluster.transfer import MARKER
 
 FORMAT_LEVEL = 1
 """What this version writes, and the most it can read."""
@@ -202,6 +203,11 @@ class Membership:
         identity = self._identity
         unknown: Unknown | None = None
         for _ in range(TRIES_MAX):
+            if await self._store.get(MARKER) is not None:
+                raise JoinRefused(
+                    "an import into this store is under way or did not finish: its content is not whole; wait"
+                    " for it, or import again into an empty store"
+                )
             found = await self._store.get(self._key(records.CLUSTER_ID))
             if found is None:
                 unknown = await self._make_cluster()

@@ -50,7 +50,7 @@ class Exported(NamedTuple):
 async def export_lines(store: MetadataStore, prefix: str = "") -> tuple[Exported, list[str]]:
     """The lines of an export of all keys under a prefix, as of one revision."""
     found = await store.snapshot(prefix)
-    if any(item.key == MARKER for item in found.items):
+    if await store.get(MARKER) is not None:
         raise Refused("an import into this store did not finish: its content is not whole")
     kept = [item for item in found.items if not item.lease]
     lines = [_line(item) for item in kept]
@@ -81,7 +81,7 @@ def read_export(lines: Iterable[str]) -> list[Put]:
         header = json.loads(header_line)
         if not isinstance(header, dict) or "braid-export" not in header:
             raise ValueError
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadExport("this is no export of a metadata store: its first line is no header") from None
     if header["braid-export"] != FORMAT:
         raise BadExport(f"an export of format {header['braid-export']!r}; a newer release is needed")
@@ -91,7 +91,7 @@ def read_export(lines: Iterable[str]) -> list[Put]:
         raise BadExport("the checksum does not match: the export was changed or damaged")
     try:
         return [_put(line) for line in rest]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadExport(f"a line of the export cannot be understood: {error}") from None
 
 

@@ -8,14 +8,18 @@ turns.
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from braidmq.cluster import records
 from braidmq.cluster.file_store import FileStore
+from braidmq.cluster.kv import Step
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.membership import Identity, LeaseTimes, Membership
+from braidmq.cluster.metadata_store import Put
 from braidmq.cluster.served_store import ServedStore
 from braidmq.cluster.store_server import StoreServer
 from braidmq.platform.clock import SystemClock
@@ -48,9 +52,7 @@ def test_a_broker_can_leave_while_a_renewal_is_answered(count: int) -> None:
         identity = Identity(1, "disk", "run", None, None, "a", "boot", ())
         times = LeaseTimes(ttl_s=3, renew_s=0.001)
         clock = SystemClock()
-        membership = Membership(
-            store, records.prefix("test"), identity, clock.monotonic, random_bytes, times
-        )
+        membership = Membership(store, records.prefix("test"), identity, clock.monotonic, random_bytes, times)
         await membership.join()
         await membership.appear()
         while store.held is None:
@@ -84,5 +86,30 @@ def test_both_ends_of_a_served_store_can_be_closed_while_answers_come(whose: str
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await store.close()
+
+    asyncio.run(story())
+
+
+def test_a_close_that_is_given_up_does_not_cut_off_a_commit(tmp_path: Path) -> None:
+    """N4: the commit is answered when it is on disk, and a second close ends the store."""
+    may_write = threading.Event()
+
+    class Slow(FileStore):
+        async def _write(self, steps: Sequence[Step]) -> None:
+            await asyncio.to_thread(may_write.wait)
+            await super()._write(steps)
+
+    async def story() -> None:
+        store = Slow(RealDisk(), tmp_path, SystemClock())
+        await store.start()
+        commit = asyncio.ensure_future(store.commit(puts=[Put("a", b"1")]))
+        await turns(5)
+        closing = asyncio.ensure_future(store.close())
+        await turns(5)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        may_write.set()
+        assert await asyncio.wait_for(commit, PATIENCE_S) == 2
+        await asyncio.wait_for(store.close(), PATIENCE_S)
 
     asyncio.run(story())

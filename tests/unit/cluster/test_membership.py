@@ -14,6 +14,7 @@ from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.membership import FORMAT_LEVEL, Identity, JoinRefused, LeaseTimes, Membership
 from braidmq.cluster.metadata_store import Item, Lease, Put, StoreFull, Unavailable, Unknown
 from braidmq.cluster.records import Alive, Format, Listener, Node, State, decode, encode
+from braidmq.cluster.transfer import MARKER
 from braidmq.platform.randomness import random_bytes
 
 PREFIX = records.prefix("test")
@@ -150,6 +151,18 @@ def test_metadata_of_a_newer_version_is_refused() -> None:
         await store.commit((), [Put(PREFIX + records.FORMAT, newer)])
         with pytest.raises(JoinRefused, match="install the version that the other brokers run"):
             await member(store, FIRST, clock).join()
+
+    story(tell)
+
+
+def test_a_store_whose_import_did_not_finish_is_not_joined() -> None:
+    """N4: topics that are not there yet would pass for deleted ones."""
+
+    async def tell(store: FaultyStore, clock: TurnedClock) -> None:
+        await member(store, FIRST, clock).join()
+        await store.commit((), [Put(MARKER, b"")])
+        with pytest.raises(JoinRefused, match="did not finish"):
+            await member(store, SECOND, clock).join()
 
     story(tell)
 
