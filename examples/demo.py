@@ -46,7 +46,7 @@ def main() -> None:
         "  echo hello | .venv/bin/braid send hi      then: .venv/bin/braid tail hi\n"
         "  .venv/bin/braid perf produce              how fast it is on this machine\n"
         "  .venv/bin/braid pipeline init             your own pipeline: docs/use/pipelines.md\n"
-        "  README.md                                 a minute of code in each client",
+        "  README.md                                 code for other clients, tests and Spark",
         highlight=False,
     )
 

@@ -60,7 +60,7 @@ def show(bootstrap: str, count: int, spark: Any = None) -> Path:
     console.print("\nA pipeline on local Spark counts orders per minute and shop. This file is all of it:")
     console.print((HERE / "pipelines" / "orders.yaml").read_text(), style="dim", highlight=False)
     send(bootstrap, count)
-    console.print(f"  sent {count:,} orders, some of them late, twice, or unreadable")
+    console.print(f"  sent {count:,} orders; some are late, some sent twice, some unreadable")
     with started(pipeline, folder, spark) as running:
         count_orders(pipeline, running)
     counted = show_topic(bootstrap)
@@ -70,7 +70,7 @@ def show(bootstrap: str, count: int, spark: Any = None) -> Path:
         f"{counted:,} orders counted: late ones included, duplicates dropped, unreadable ones set aside."
     )
     show_lake(folder)
-    console.print(f"The part with Spark took {time.perf_counter() - started_s:.0f} s.")
+    console.print(f"The Spark part took {time.perf_counter() - started_s:.0f} s.")
     return folder
 
 
@@ -189,7 +189,7 @@ def show_lake(folder: Path) -> None:
     lake = folder / "lake" / "orders"
     files = sorted(lake.glob("date=*/*.parquet"))
     rows = pa.concat_tables([pq.read_table(file) for file in files]).sort_by("window_start").to_pylist()
-    console.print(f"The same {len(rows):,} counts as Parquet, which any reader opens: {files[0].parent}")
+    console.print(f"The same {len(rows):,} counts as Parquet files: {files[0].parent}")
     plot(rows, folder / "orders.png")
     console.print(f"And as a plot: {folder / 'orders.png'}")
 

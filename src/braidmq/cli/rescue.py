@@ -154,6 +154,7 @@ Checkpoint = Annotated[
         "--checkpoint", metavar="DIR", help="Where the job keeps its position. Default: checkpoints/…"
     ),
 ]
+NewPartitions = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of the new topic.")]
 
 
 def reshard(
@@ -161,9 +162,7 @@ def reshard(
     output: Output,
     runs_on: Spark,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="Partitions of the new topic.")
-    ],
+    partitions: NewPartitions,
     to: Annotated[
         str | None, typer.Option("--to-topic", metavar="TOPIC", help="The new topic. Default: TOPIC-pN.")
     ] = None,

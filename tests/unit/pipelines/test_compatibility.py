@@ -88,14 +88,14 @@ def test_a_change_the_checkpoint_can_follow_goes_on(
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
-        ("    topic: orders\n", "    topic: orders-2\n", "reads was topic orders, now topic orders-2"),
+        ("    topic: orders\n", "    topic: orders-2\n", "input was topic orders, now topic orders-2"),
         ("size: 1 minute", "size: 5 minutes", '"size": 5 minutes, "by"'),
         ("by: shop, compute", "by: id, compute", '"by": ["id"]'),
         ("GROUP BY shop", "GROUP BY shop, id", "step totals was"),
         (
             "SELECT id FROM orders UNION ALL SELECT id FROM clicks",
             "SELECT id FROM clicks UNION ALL SELECT id FROM orders",
-            "reads was topic orders, topic clicks, now topic clicks, topic orders",
+            "input was topic orders, topic clicks, now topic clicks, topic orders",
         ),
         ("mode: update", "mode: complete", "mode was update"),
         ("key: id", "key: shop", "key was id"),
@@ -142,7 +142,7 @@ def test_a_join_of_streams_keeps_its_sides(inputs: str, may: list[str], tmp_path
         if others == inputs or others in may:
             compatibility.check(changed, checkpoint)
         else:
-            with pytest.raises(PipelineError, match=r"reads was|step both was"):
+            with pytest.raises(PipelineError, match=r"input was|step both was"):
                 compatibility.check(changed, checkpoint)
 
 

@@ -61,7 +61,7 @@ def describe(pipeline: Pipeline) -> dict[str, QueryShape]:
     for source in pipeline.sources:
         if isinstance(source, TopicSource) and source.bad_records is BadRecords.SIDE_TOPIC:
             made[f"{source.name}_bad"] = QueryShape(
-                {"reads": _identity(source)}, {"writes to topic": source.bad_topic or ""}
+                {"input": _identity(source)}, {"writes to topic": source.bad_topic or ""}
             )
     return made
 
@@ -169,7 +169,7 @@ def _shown(text: str, begin: int, after: int) -> str:
 
 
 def _of_sink(pipeline: Pipeline, sink: Sink) -> QueryShape:
-    fixed = {"reads": _reads(pipeline, sink.source)}
+    fixed = {"input": _reads(pipeline, sink.source)}
     noted: dict[str, str] = {}
     behind = graph.upstream(pipeline, sink.source)
     states = {step.name: _state(pipeline, step) for step in map(pipeline.step, behind) if step is not None}
