@@ -7,6 +7,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from braidmq.broker.outcomes import Acks
 from braidmq.wire.compress import Codec
 from braidmq.wire.records import HEADER_BYTES, build_batch, recompress
 from unit.embedded import append, embedded
@@ -31,7 +32,7 @@ def test_a_batch_that_cannot_be_opened_stands_for_its_first_record(tmp_path: Pat
         async with embedded(tmp_path) as broker:
             partition = (await broker.topics.create("t", 1, {"flush": "async"})).partitions[0]
             append(partition, b"a", NOW_MS)
-            partition.append(memoryview(rubbish(NOW_MS + 1000)), NOW_MS)
+            partition.append_leader(memoryview(rubbish(NOW_MS + 1000)), NOW_MS, Acks.ALL)
             append(partition, b"b", NOW_MS + 2000)
             assert partition.log.offset_for_time(NOW_MS + 500) == (NOW_MS + 1000, 1)
             assert partition.log.offset_for_time(NOW_MS + 1500) == (NOW_MS + 2000, 2)
@@ -54,6 +55,6 @@ def test_a_full_disk_never_takes_the_segment_being_written(tmp_path: Path) -> No
             await broker.housekeeping.checkpoint()
             for _ in range(10):
                 partition.log.drop_oldest()
-            assert (partition.log.start_offset, partition.log.end_offset) == (2, 3)
+            assert (partition.start_offset, partition.end_offset) == (2, 3)
 
     asyncio.run(run())
