@@ -35,8 +35,11 @@ from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, pa
 
 log = logging.getLogger("braid.produce")
 
+_new = tuple.__new__  # the constructor of a named tuple is slow, and every request passes here
+
 _OK = int(ErrorCode.NONE)
 _ACKS = {0: Acks.NONE, 1: Acks.LEADER, -1: Acks.ALL}
+_REFUSED_ANYWAY = Acks.NONE
 # KIP-110: a client of an older version could not read back what it asks to store.
 _ZSTD_FROM = 7
 _CODEC_AT = _ATTRIBUTES_AT = 22
@@ -114,7 +117,7 @@ class ProduceHandler:
         self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
     ) -> Parts | PendingReply | None:
         refusal = self._refusal(request)
-        acks = _ACKS.get(request.acks, Acks.LEADER)
+        acks = _ACKS.get(request.acks, _REFUSED_ANYWAY)
         state = _RequestState(acks, version, self._wall_ms(), request.transactional_id, [], [], [])
         answer: Answer = []
         for name, topic_id, partitions in request.topics:
@@ -367,7 +370,7 @@ class _WaitingProduce:
 
 def _accepted(index: int, appended: Appended) -> ProduceResult:
     base_offset, append_time_ms, log_start_offset, _ = appended
-    return ProduceResult(index, _OK, base_offset, append_time_ms, log_start_offset, None)
+    return _new(ProduceResult, (index, _OK, base_offset, append_time_ms, log_start_offset, None, ()))
 
 
 def _refused(index: int, error: ApiError) -> ProduceResult:
