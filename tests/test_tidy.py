@@ -18,6 +18,8 @@ FUNCTION_LINES_MAX = 70
 EMPTY_NAMES = {"base", "common", "data", "helper", "helpers", "info", "manager", "misc", "util", "utils"}
 PLACEHOLDERS = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b|NotImplemented[E]rror")
 PRIVATE_PLACES = re.compile(r"/roo[t]/|/hom[e]/\w|/wor[k]/|pyp[i]\.org|pythonhoste[d]")
+LOG_KEEPERS = {"partition.py", "replica.py", "housekeeping.py"}
+"""Of `broker/`: the partition, its door, and its upkeep."""
 SYNC_CALLS = {"os.fsync", "os.fdatasync", "os.sync"}
 FEATURE_ID = re.compile(r"^[A-Z]\d{1,2}$")
 PROVES = re.compile(r"\bassert\b|raises|check|expect|verify|compare")
@@ -143,6 +145,18 @@ def test_only_the_platform_syncs_the_disk() -> None:
             continue
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in SYNC_CALLS:
+                offenders.append(f"{where(path, node)}: {ast.unparse(node)}")
+    assert_none(offenders)
+
+
+def test_only_its_keepers_reach_into_a_partitions_log() -> None:
+    """Everybody else asks `broker/replica.py` for an outcome, so that there is one place that decides."""
+    offenders = []
+    for path in python_files("src"):
+        if path.parent.name == "broker" and path.name in LOG_KEEPERS:
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and node.attr == "log":
                 offenders.append(f"{where(path, node)}: {ast.unparse(node)}")
     assert_none(offenders)
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 from braidmq.broker import topics
 from braidmq.broker.internal_topic import InternalTopic
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.broker.topic_directories import DirectorySurvey
 from braidmq.cluster.store import Store
 from braidmq.group.offsets import Committed, OffsetTable
@@ -24,19 +24,19 @@ Planted = AbstractContextManager[Any]
 
 
 def _answers_too_early(self: Any, offset: int, callback: Any) -> None:
-    """In the place of `when_durable`: the sync is begun, and not waited for."""
-    _when_durable(self if isinstance(self, Partition) else self.partition, offset, lambda _: None)
+    """In the place of `when_committed`: the sync is begun, and not waited for."""
+    _when_committed(self if isinstance(self, Replica) else self.partition, offset, lambda _: None)
     callback(ErrorCode.NONE)
 
 
-_when_durable = Partition.when_durable
-_read = Partition.read
+_when_committed = Replica.when_committed
+_read = Replica.read
 
 
-def _reads_ahead(self: Partition, offset: int, max_bytes: int, committed: bool = False) -> Any:
+def _reads_ahead(self: Replica, *wanted: Any) -> Any:
     syncs, self.syncs = self.syncs, False
     try:
-        return _read(self, offset, max_bytes, committed)
+        return _read(self, *wanted)
     finally:
         self.syncs = syncs
 
@@ -63,9 +63,9 @@ def _appends_without_sync(self: Store, entry: bytes) -> None:
 
 
 BUGS: dict[str, tuple[Any, str, Any]] = {
-    "an ack before the sync": (Partition, "when_durable", _answers_too_early),
+    "an ack before the sync": (Replica, "when_committed", _answers_too_early),
     "a position answered before it is durable": (InternalTopic, "when_durable", _answers_too_early),
-    "records served before they are durable": (Partition, "read", _reads_ahead),
+    "records served before they are durable": (Replica, "read", _reads_ahead),
     "a torn tail is served": (scan, "fault", _serves_what_is_torn),
     "the last stable offset is ignored": (
         PartitionTransactions,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.opening import opened
-from braidmq.broker.partition import NotReady, Partition
+from braidmq.broker.outcomes import Acks, NotReady
+from braidmq.broker.replica import Replica
 from braidmq.config import configure
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import DiskUsage, RealDisk, StrPath
@@ -54,18 +55,20 @@ async def embedded(
         await broker.stop()
 
 
-async def readable(partition: Partition) -> None:
+async def readable(partition: Replica) -> None:
     """Returns when the first records of `partition` can be read without waiting for the disk."""
     await opened([partition])
     for _ in range(1000):
         try:
-            found = partition.read(partition.log.start_offset, 1 << 20)
+            found = partition.read(partition.start_offset, 1 << 20)
         except NotReady:
             await asyncio.sleep(0.005)
-        else:
-            if found is not None:
-                found.release()
+            continue
+        if found.records is not None:
+            found.records.release()
+        if not found.is_cold:
             return
+        await asyncio.sleep(0.005)
     raise TimeoutError(f"{partition} is not read")
 
 
@@ -79,8 +82,8 @@ async def started(
     return broker
 
 
-def append(partition: Partition, value: bytes, timestamp_ms: int, count: int = 1) -> int:
+def append(partition: Replica, value: bytes, timestamp_ms: int, count: int = 1) -> int:
     """Appends a batch and returns its base offset."""
     batch = build_batch([(None, value, [], timestamp_ms)] * count)
-    appended, _ = partition.append(memoryview(batch), timestamp_ms)
+    appended = partition.append_leader(memoryview(batch), timestamp_ms, Acks.ALL)
     return appended.base_offset

@@ -18,7 +18,7 @@ from braidmq.broker.batch_preparation import Prepared
 from braidmq.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from braidmq.broker.partition import Partition
+    from braidmq.broker.replica import Replica
     from braidmq.broker.serial_executor import SerialExecutor
 
 log = logging.getLogger("braid.disk")
@@ -39,7 +39,7 @@ class AppendQueue:
 
     __slots__ = ("_busy", "_ended", "_inflating", "_partition", "_waiting")
 
-    def __init__(self, partition: Partition, inflating: SerialExecutor, ended: Callable[[], None]) -> None:
+    def __init__(self, partition: Replica, inflating: SerialExecutor, ended: Callable[[], None]) -> None:
         self._partition = partition
         self._inflating = inflating
         self._ended = ended

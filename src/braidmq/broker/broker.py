@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
+from braidmq.broker.replica import Replica
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topic_directories import holds_topics
@@ -173,7 +174,7 @@ class Broker:
 
     # -- what faces ask for ---------------------------------------------------------------------
 
-    def partition(self, topic_name: str, index: int) -> Partition:
+    def partition(self, topic_name: str, index: int) -> Replica:
         topic = self.topics.find(topic_name)
         if topic is None or not 0 <= index < len(topic.partitions):
             raise ApiError(
@@ -182,7 +183,7 @@ class Broker:
             )
         return topic.partitions[index]
 
-    def known_partitions(self, partitions: Iterable[tuple[str, int]]) -> list[Partition]:
+    def known_partitions(self, partitions: Iterable[tuple[str, int]]) -> list[Replica]:
         """Those of these partitions that there are."""
         return [
             topic.partitions[index]
@@ -235,20 +236,21 @@ class Broker:
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
                 self.coordinator.groups.delete(group.group_id)
 
-    async def delete_records(self, partition: Partition, before_offset: int) -> int:
+    async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
         if partition.topic in INTERNAL_TOPICS:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{partition}: the broker relies on what it has written here",
             )
+        await partition.settled()
         partition.delete_before(before_offset)
         await self.housekeeping.checkpoint_one(partition)
-        return partition.log.start_offset
+        return partition.start_offset
 
     async def sizes_on_disk(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The bytes of each partition's log. Those that nobody has used yet are measured without opening."""
-        sizes = {each: each.log.size_bytes if each.is_open else -1 for each in partitions}
+        sizes = {each: each.size_bytes for each in partitions}
         unopened = [each for each, size in sizes.items() if size < 0]
         if unopened:
             await self.readers.run(
@@ -298,8 +300,8 @@ class Broker:
             self.store.commit({CLUSTER_KEY: found})
         return str(found)
 
-    def _new_partition(self, topic: Topic, index: int) -> Partition:
-        return Partition(
+    def _new_partition(self, topic: Topic, index: int) -> Replica:
+        return Replica(
             topic.name,
             index,
             topic.path,
@@ -331,7 +333,7 @@ class Broker:
                 return
             self._active_names.add(name)
 
-    async def _recover_active(self) -> list[Partition]:
+    async def _recover_active(self) -> list[Replica]:
         """Opens what was being written when the broker died; nothing after a clean stop."""
         path = self.data / "active"
         if not self.disk.exists(path):
@@ -344,7 +346,7 @@ class Broker:
         self.disk.unlink(path)
         return partitions
 
-    def _open_all(self, partitions: list[Partition]) -> None:
+    def _open_all(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             try:
                 partition.adopt(self._open_log(partition.path, partition.config))

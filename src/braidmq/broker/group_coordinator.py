@@ -50,7 +50,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import parse_header, records
 
 if TYPE_CHECKING:
-    from braidmq.broker.partition import DurableCallback, Partition
+    from braidmq.broker.partition import CommittedCallback
+    from braidmq.broker.replica import Replica
     from braidmq.broker.topics import Topics
     from braidmq.broker.txn_gate import TxnProducer
 
@@ -231,7 +232,7 @@ class GroupCoordinator:
         member: Committer,
         producer: TxnProducer,
         entries: Sequence[Commit],
-    ) -> tuple[Partition, bytearray]:
+    ) -> tuple[Replica, bytearray]:
         """The batch of offsets that count when the producer's transaction commits, and where it belongs.
 
         ApiError when the group refuses.
@@ -255,7 +256,7 @@ class GroupCoordinator:
         batch: bytearray,
         guard: Guard | None,
         entries: Sequence[Commit],
-        then: DurableCallback,
+        then: CommittedCallback,
     ) -> None:
         """Appends what `begin_commit_in_transaction` gave. ApiError if the transaction does not take it.
 

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from braidmq.broker.partition import DurableCallback, Partition
+from braidmq.broker.partition import CommittedCallback
+from braidmq.broker.replica import Replica
 from braidmq.broker.topics import Topics
 from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import HEADER_BYTES, BatchHeader, build_batch, parse_header, records
+from braidmq.wire.records import BatchHeader, build_batch, records
 
-LOAD_BYTES = 4 * 1024 * 1024
 TOGETHER_RECORDS_MAX = 500
 
 KeyValue = tuple[bytes, bytes | None]
@@ -49,12 +49,12 @@ class InternalTopic:
         self._clock = clock
         self._name = name
         self._options = options
-        self._partition: Partition | None = None
+        self._partition: Replica | None = None
         self._opening = asyncio.Lock()
         self._together: _Together | None = None
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> Replica:
         """Where the records are, once the topic is open."""
         assert self._partition is not None, "the topic is opened first"
         return self._partition
@@ -69,21 +69,9 @@ class InternalTopic:
     def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch of earlier runs, oldest first; blocks."""
         topic = self._topics.find(self._name)
-        if topic is None:
-            return
-        partition = self._partition = topic.partitions[0]
-        offset = partition.log.start_offset
-        while (found := partition.log.read(offset, LOAD_BYTES, partition.log.end_offset)) is not None:
-            content = memoryview(found.read())
-            found.release()
-            at = 0
-            while len(content) - at >= HEADER_BYTES:
-                header = parse_header(content, at)
-                if header.size > len(content) - at:
-                    break
-                yield header, content[at : at + header.size]
-                at += header.size
-                offset = header.next_offset
+        if topic is not None:
+            self._partition = topic.partitions[0]
+            yield from self._partition.stored_batches()
 
     async def open(self) -> None:
         """Makes the topic if it is not there yet."""
@@ -138,11 +126,11 @@ class InternalTopic:
 
     def is_durable(self, offset: int) -> bool:
         """Whether everything below `offset` is on disk."""
-        return self.partition.log.durable_offset >= offset
+        return self.partition.high_watermark >= offset
 
-    def when_durable(self, offset: int, callback: DurableCallback) -> None:
+    def when_durable(self, offset: int, callback: CommittedCallback) -> None:
         """Calls back when everything below `offset` is on disk, or never will be."""
-        self.partition.when_durable(offset, callback)
+        self.partition.when_committed(offset, callback)
 
     async def settled(self) -> None:
         """Returns when those who have handed in something before have their answer, whatever it is."""
@@ -150,7 +138,7 @@ class InternalTopic:
             await asyncio.wait([self._together.written])
         if self._partition is not None:
             with suppress(ApiError):
-                await self.durable(self._partition.log.end_offset)
+                await self.durable(self._partition.end_offset)
 
     async def durable(self, offset: int) -> None:
         """Returns when everything below `offset` is on disk; ApiError when it never will be."""

@@ -1,63 +1,56 @@
-"""A partition as its readers and writers see it: a log, a high watermark, and those who wait for it to move.
+"""A partition's log as the broker keeps it: opened on first use, made durable, compacted, given away.
 
-The log is opened on first use, in a thread (`opening`): a broker with ten thousand partitions starts without
-touching them, and serves those that are open while it opens others.
+The log is opened in a thread (`opening`): a broker with ten thousand partitions starts without touching them,
+and serves those that are open while it opens others.
 
-The high watermark is the offset below which records may be read. With flush=sync that is what has reached the
-disk, because a record that was read must never come back with another value after a power loss; with
-flush=async it is the end of the log. The last stable offset is at or before it: where the first transaction
-begins that has not ended. Readers at read_committed get no further, and learn what was aborted before.
+The high watermark is the offset below which records are committed and may be read. With flush=sync that is
+what has reached the disk, because a record that was read must never come back with another value after a
+power loss; with flush=async it is the end of the log. It is decided here and nowhere else, and those who wait
+for it are kept here: a broker alone is an in-sync set of one.
+
+This is what the broker's own upkeep works with. Who serves clients uses the door in front of it, `replica`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from braidmq.broker.append_queue import AppendQueue, Turn
-from braidmq.broker.batch_preparation import BatchPreparer, Prepared
+from braidmq.broker.append_queue import AppendQueue
+from braidmq.broker.batch_preparation import BatchPreparer
 from braidmq.broker.group_commit import GroupCommit, Job
 from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TopicConfig
-from braidmq.log.aborted_transactions import Aborted
-from braidmq.log.append_result import AppendResult
-from braidmq.log.cold_read import Cold, ColdJob, ColdRead
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
-from braidmq.log.files import FileSlice
 from braidmq.log.log import FlushJob, Log
-from braidmq.log.transactions import EndMarker, Guard
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import parse_header
-
-LEADER_EPOCH = 0
 
 logger = logging.getLogger("braid.partition")
 
 
-class AdvanceWatcher(Protocol):
-    """Somebody who waits for records to become readable."""
-
-    def on_advanced(self, partition: Partition) -> None: ...
+P_contra = TypeVar("P_contra", contravariant=True)
 
 
-DurableCallback = Callable[[ErrorCode], None]
+class AdvanceWatcher(Protocol[P_contra]):
+    """Somebody who waits for a partition's end or its high watermark to move."""
+
+    def on_advanced(self, partition: P_contra) -> None: ...
 
 
-class NotReady(Exception):
-    """What is to be read is being brought from the disk; who watches the partition hears when it is there."""
+CommittedCallback = Callable[[ErrorCode], None]
 
 
 class Partition:
     """One partition of a topic on this broker."""
 
     __slots__ = (
-        "_append_queue", "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk",
-        "_durable_waits", "_log", "_on_dirty", "_open_waits", "_opener", "_preparer", "_refusal", "_watchers",
-        "deleted", "dirty", "index", "ready", "syncs", "topic",
+        "_append_queue", "_cold_jobs", "_commit", "_committed_waits", "_compactor", "_config", "_directory",
+        "_disk", "_end_watchers", "_high_watchers", "_log", "_on_dirty", "_open_waits", "_opener",
+        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -70,9 +63,12 @@ class Partition:
         commit: GroupCommit,
         on_dirty: Callable[[Partition], None],
         disk: Disk,
+        leader_epoch: int = 0,
     ) -> None:
         self.topic = topic
         self.index = index
+        self.leader_epoch = leader_epoch
+        """Under which this broker leads the partition; every batch appended here carries it."""
         self._directory = directory
         self.dirty = False
         self._opener = opener
@@ -91,9 +87,10 @@ class Partition:
         self.ready = False
         """Whether any batch can be appended at once; if not, ask `append_waits` about it."""
         self.syncs = True
-        """Whether acks=all and reading wait for the disk."""
-        self._watchers: dict[AdvanceWatcher, None] | None = None
-        self._durable_waits: deque[tuple[int, DurableCallback]] | None = None
+        """Whether a record is committed only when it is on disk."""
+        self._end_watchers: dict[AdvanceWatcher[Any], None] | None = None
+        self._high_watchers: dict[AdvanceWatcher[Any], None] | None = None
+        self._committed_waits: deque[tuple[int, CommittedCallback]] | None = None
         self._set_config(config)
 
     def _set_config(self, config: TopicConfig) -> None:
@@ -160,8 +157,7 @@ class Partition:
                 then()
             except Exception:
                 logger.exception("%s: a callback that waited for the log failed", self)
-        if self._watchers:
-            self._notify()
+        self._notify()
 
     def adopt(self, log: Log) -> None:
         """Takes a log that was opened elsewhere, in a thread that recovered it."""
@@ -175,73 +171,25 @@ class Partition:
         self.ready = self._log is not None and self._append_queue is None and self._preparer.plain
 
     @property
+    def size_bytes(self) -> int:
+        """Of the log; -1 while it is not open."""
+        return -1 if self._log is None else self._log.size_bytes
+
+    @property
     def high_watermark(self) -> int:
         log = self.log
         return log.durable_offset if self.syncs else log.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        return self.stable_below(self.high_watermark)
+        """Where the first transaction begins that has not ended; else the high watermark."""
+        high, transactions = self.high_watermark, self.log.producers.transactions
+        return high if transactions is None else transactions.last_stable_offset(high)
 
-    def stable_below(self, high_watermark: int) -> int:
-        """The last stable offset, for those who know the high watermark already."""
-        transactions = self.log.producers.transactions
-        return high_watermark if transactions is None else transactions.last_stable_offset(high_watermark)
-
-    # -- writing --------------------------------------------------------------------------------
-
-    def append_waits(self, batch: memoryview) -> bool:
-        """Whether a batch must be enqueued: the log is closed, others wait, or preparing it takes long."""
-        return self._log is None or self._append_queue is not None or self._preparer.takes_long(batch)
-
-    def enqueue(self, batch: bytearray, now_ms: int, turn: Turn) -> None:
-        """Calls `turn` when the batch may be appended, after those that came before it."""
-        if self._append_queue is None:
-            self._append_queue = AppendQueue(self, self._opener.inflating, self._leave_queue)
-            self._judge_ready()
-        self._append_queue.join(batch, now_ms, turn)
-
-    def _leave_queue(self) -> None:
-        self._append_queue = None
-        self._judge_ready()
-
-    def takes_long(self, batch: bytearray) -> bool:
-        """Whether preparing a batch may take longer than the event loop may block."""
-        return self._preparer.takes_long(batch)
-
-    def prepare(self, batch: memoryview, now_ms: int) -> Prepared:
-        """The batch, checked, as the topic wants it; may run in any thread."""
-        return self._preparer.prepare(self, batch, now_ms)
-
-    def append(
-        self, batch: memoryview, now_ms: int, guard: Guard | None = None, prepared: Prepared | None = None
-    ) -> tuple[AppendResult, int]:
-        """Checks and appends one batch; the result, and the offset that must be durable for acks=all.
-
-        A batch that begins a transaction needs the guard with which it was verified.
-        """
-        batch, header = self._preparer.prepare(self, batch, now_ms) if prepared is None else prepared
-        log = self._log if self._log is not None else self.log
-        appended = log.append(batch, header, LEADER_EPOCH, guard)
-        self._grown(log)
-        return appended, appended.base_offset + header.last_offset_delta + 1
-
-    def append_own(self, batch: memoryview, guard: Guard | None = None) -> int:
-        """Appends a batch the broker itself has built; the offset that must be durable for it to count."""
-        header = parse_header(batch)
-        appended = self.log.append(batch, header, LEADER_EPOCH, guard)
-        self._grown(self.log)
-        return appended.base_offset + header.last_offset_delta + 1
-
-    def append_marker(self, marker: EndMarker, transaction_version: int) -> int:
-        """Ends a producer's transaction here, unless that was done; the offset that must be durable."""
-        log = self.log
-        if log.producers.known_transactions().check_marker(marker, transaction_version):
-            log.append_marker(marker, LEADER_EPOCH)
-            self._grown(log)
-        return log.end_offset
+    # -- durability -----------------------------------------------------------------------------
 
     def _grown(self, log: Log) -> None:
+        """Records were appended: the end has moved, and with flush=async the high watermark with it."""
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -250,21 +198,10 @@ class Partition:
         else:
             if log.unflushed_records >= self._config.flush_messages:
                 self._commit.request(self)
-            if self._watchers:
-                self._notify()
-
-    def when_durable(self, offset: int, callback: DurableCallback) -> None:
-        """Calls back once everything below `offset` is on disk, or with an error when it never will be."""
-        log = self.log
-        if log.failed is not None:
-            callback(ErrorCode.KAFKA_STORAGE_ERROR)
-        elif log.durable_offset >= offset:
-            callback(ErrorCode.NONE)
-        else:
-            if self._durable_waits is None:
-                self._durable_waits = deque()
-            self._durable_waits.append((offset, callback))
-            self._commit.request(self)
+            if self._high_watchers:
+                self._call(self._high_watchers)
+        if self._end_watchers:
+            self._call(self._end_watchers)
 
     def flush_begin(self) -> Job | None:
         if self._log is None:
@@ -288,9 +225,9 @@ class Partition:
         if log.failed is not None:
             self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
             return
-        durable = log.durable_offset
-        waits = self._durable_waits
-        while waits and waits[0][0] <= durable:
+        high = log.durable_offset if self.syncs else log.end_offset
+        waits = self._committed_waits
+        while waits and waits[0][0] <= high:
             self._answer(waits.popleft()[1], ErrorCode.NONE)
         if waits:
             self._commit.request(self)
@@ -298,106 +235,36 @@ class Partition:
             # A checkpoint was written during the sync, and its recovery point is before what is durable now.
             self.dirty = True
             self._on_dirty(self)
-        if self.syncs and self._watchers:
-            self._notify()
+        if self.syncs and self._high_watchers:
+            self._call(self._high_watchers)
 
     def fail(self, error: Exception) -> None:
-        """Takes no more records, and answers those who wait for some to be durable."""
+        """Takes no more records, and answers those who wait for some to be committed."""
         if self._log is not None:
             self._log.fail(error)
         self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _give_up(self, code: ErrorCode) -> None:
-        waits, self._durable_waits = self._durable_waits, None
+        waits, self._committed_waits = self._committed_waits, None
         for _, callback in waits or ():
             self._answer(callback, code)
-        if self._watchers:
-            self._notify()
+        self._notify()
 
-    def _answer(self, callback: DurableCallback, code: ErrorCode) -> None:
+    def _answer(self, callback: CommittedCallback, code: ErrorCode) -> None:
         """Calls one who waited; the others are called whatever becomes of it."""
         try:
             callback(code)
         except Exception:
-            logger.exception("%s: a callback that waited for the disk failed", self)
-
-    # -- reading --------------------------------------------------------------------------------
-
-    def read(self, offset: int, max_bytes: int, committed: bool = False) -> FileSlice | None:
-        """Batches from `offset` up to the high watermark, as a file range; None if there are none yet.
-
-        With `committed` only up to the last stable offset. NotReady if the disk must be waited for first.
-        """
-        log = self._log
-        if log is None:
-            raise self._not_open()
-        limit = log.durable_offset if self.syncs else log.end_offset
-        if committed and log.producers.transactions is not None:
-            limit = log.producers.transactions.last_stable_offset(limit)
-        if limit <= offset <= log.end_offset:
-            return None
-        try:
-            found = log.read(offset, max_bytes, limit, Cold.RAISES)
-        except ColdRead as cold:
-            self._fetch_cold(cold.job)
-            raise NotReady(f"{self}: offset {offset} is being read from the disk") from None
-        except OSError as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: cannot read the log: {error}") from error
-        if found is not None:
-            if log.files.is_one_too_many(found):
-                # As if there were no records yet: writers need files, too.
-                found.release()
-                return None
-            if not self.dirty:
-                found.hot = False
-        return found
-
-    def _fetch_cold(self, job: ColdJob) -> None:
-        """Has a job done in a thread, once however many readers need it; then they try again."""
-        under_way = self._cold_jobs
-        if under_way is None:
-            under_way = self._cold_jobs = set()
-        if job.key in under_way:
-            return
-        under_way.add(job.key)
-
-        def done(_: BaseException | None) -> None:
-            under_way.discard(job.key)
-            job.done()
-            if self._watchers:
-                self._notify()
-
-        self._opener.threads.submit(job.run, done)
-
-    def _not_open(self) -> Exception:
-        refusal = self._refusal
-        if refusal is None:
-            self.when_open(_nothing)
-            return NotReady(f"{self} is being opened")
-        if not self.deleted:
-            # Reported once; the next read tries again.
-            self._refusal = None
-        return refusal
-
-    def aborted(self, offset: int, found: FileSlice) -> list[Aborted]:
-        """The aborted transactions among what `read` found from `offset` on."""
-        transactions = self.log.producers.transactions
-        if transactions is None:
-            return []
-        end = self.log.offset_after(offset, found)
-        return transactions.aborted_between(offset, self.last_stable_offset if end is None else end)
-
-    def watch(self, watcher: AdvanceWatcher) -> None:
-        if self._watchers is None:
-            self._watchers = {}
-        self._watchers[watcher] = None
-
-    def unwatch(self, watcher: AdvanceWatcher) -> None:
-        if self._watchers is not None:
-            self._watchers.pop(watcher, None)
+            logger.exception("%s: a callback that waited for a commit failed", self)
 
     def _notify(self) -> None:
-        for watcher in tuple(self._watchers or ()):
+        """Something other than an append or a commit has changed: everybody who watches looks again."""
+        for watchers in (self._end_watchers, self._high_watchers):
+            if watchers:
+                self._call(watchers)
+
+    def _call(self, watchers: Mapping[AdvanceWatcher[Any], None]) -> None:
+        for watcher in tuple(watchers):
             try:
                 watcher.on_advanced(self)
             except Exception:
@@ -438,20 +305,6 @@ class Partition:
     def request_flush(self) -> None:
         self._commit.request(self)
 
-    def delete_before(self, offset: int) -> None:
-        """Moves the start of the log; -1 means the high watermark (DeleteRecords)."""
-        high = self.high_watermark
-        target = high if offset == -1 else offset
-        if target < 0 or target > high:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self}: cannot delete before offset {offset}:"
-                f" the log runs from {self.log.start_offset} to {high}",
-            )
-        self.log.delete_before(target)
-        if self._watchers:
-            self._notify()
-
     def release_log(self) -> Log | None:
         """Gives the log away to be closed, None if it is not open; nobody else can reach it any more."""
         log, self._log = self._log, None
@@ -469,7 +322,3 @@ class Partition:
             self._log.abandon()
             self._log = None
         self._judge_ready()
-
-
-def _nothing() -> None:
-    """For those who watch the partition anyway."""

@@ -19,7 +19,8 @@ from braidmq.broker.alarm import Alarm
 from braidmq.broker.archived_summary import ArchivedSummary
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.opening import opened
-from braidmq.broker.partition import Partition
+from braidmq.broker.outcomes import Isolation
+from braidmq.broker.replica import Replica
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import (
     STATE_TOPIC,
@@ -133,24 +134,26 @@ class ShareDelivery:
             for key in missing:
                 partition = self._partition(key)
                 if key not in self._parts and partition is not None:
-                    made.append(self._begin(key, partition))
+                    made.append(await self._begin(key, partition))
             await self.save(made)
             for part in made:
                 if self._partition(part.key) is not None:
                     self._parts[part.key] = part
 
-    def _begin(self, key: SharePartitionKey, partition: Partition) -> SharePartition:
+    async def _begin(self, key: SharePartitionKey, partition: Replica) -> SharePartition:
+        first_offset = await self._first_offset(partition, self._options_of(key.group_id).reset)
         options = self._options_of(key.group_id)
-        window = DeliveryWindow(self._first_offset(partition, options.reset), options.limits)
+        window = DeliveryWindow(first_offset, options.limits)
         return SharePartition(key, partition, window, options.committed)
 
-    def _first_offset(self, partition: Partition, reset: Reset) -> int:
+    async def _first_offset(self, partition: Replica, reset: Reset) -> int:
         if reset.kind is ResetKind.EARLIEST:
-            return partition.log.start_offset
+            return partition.start_offset
         if reset.kind is ResetKind.BY_DURATION:
-            found = partition.log.offset_for_time(max(0, self._clock.wall_ms() - reset.age_ms))
-            if found is not None:
-                return min(found[1], partition.high_watermark)
+            since_ms = max(0, self._clock.wall_ms() - reset.age_ms)
+            found = await partition.list_offset(since_ms, Isolation.UNCOMMITTED)
+            if found.offset >= 0:
+                return min(found.offset, partition.high_watermark)
         return partition.high_watermark
 
     async def move(self, key: SharePartitionKey, offset: int) -> None:
@@ -166,7 +169,7 @@ class ShareDelivery:
         await self.save([part])
         self._parts[key] = part
 
-    def _partition(self, key: SharePartitionKey) -> Partition | None:
+    def _partition(self, key: SharePartitionKey) -> Replica | None:
         topic = self._topics.find_by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
             return None

@@ -13,10 +13,12 @@ messages, as markers are none: they are passed over and never sent.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from braidmq.broker.internal_topic import KeyValue
-from braidmq.broker.partition import NotReady, Partition
+from braidmq.broker.outcomes import Isolation, NotReady
+from braidmq.broker.replica import Replica
 from braidmq.broker.share_records import DELTAS_MAX, SharePartitionKey, delta_key, snapshot_key
 from braidmq.delivery import window_codec
 from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, LogRange, NotHeld
@@ -73,7 +75,7 @@ class SharePartition:
     __slots__ = ("_slot", "_watchers", "committed", "key", "partition", "window")
 
     def __init__(
-        self, key: SharePartitionKey, partition: Partition, window: DeliveryWindow, committed: bool = False
+        self, key: SharePartitionKey, partition: Replica, window: DeliveryWindow, committed: bool = False
     ) -> None:
         self.key = key
         self.partition = partition
@@ -123,24 +125,23 @@ class SharePartition:
 
     def _read(self, offset: int, bytes_max: int, first: bool) -> tuple[FileSlice, list[LogBatch]] | None:
         """At most `bytes_max` from the batch at `offset` on; the first batch of an answer may be larger."""
-        found = self.partition.read(offset, min(READ_BYTES, bytes_max), self.committed)
+        isolation = Isolation.COMMITTED if self.committed else Isolation.UNCOMMITTED
+        read = self.partition.read(offset, min(READ_BYTES, bytes_max), isolation)
+        if read.is_cold:
+            raise NotReady(f"{self.partition}: offset {offset} is being read from the disk")
+        found = read.records
         if found is None:
             return None
         try:
             if found.size > bytes_max and not first:
                 return None
-            batches = self._batches(offset, found)
-            return found.shared(), batches
+            return found.shared(), _batches(found, read.aborted)
         except OSError as error:
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: cannot read the log: {error}"
             ) from error
         finally:
             found.release()
-
-    def _batches(self, offset: int, found: FileSlice) -> list[LogBatch]:
-        aborted = self.partition.aborted(offset, found) if self.committed else []
-        return _batches(found, aborted)
 
     def _take(
         self, member_id: str, now_ms: int, records_max: int, offset: int, batches: list[LogBatch], exact: bool
@@ -160,16 +161,15 @@ class SharePartition:
 
     def follow_log(self) -> None:
         """Lets go of what the log has lost at its start, or did not bring over a crash at its end."""
-        log = self.partition.log
-        if log.start_offset > self.window.start_offset:
-            self.window.skip_to(log.start_offset)
-        if log.end_offset < self.window.end_offset:
+        log_start, log_end = self.partition.start_offset, self.partition.end_offset
+        if log_start > self.window.start_offset:
+            self.window.skip_to(log_start)
+        if log_end < self.window.end_offset:
             # Without flush=sync a power loss may cost the newest records. Others will take their offsets,
             # and must not be taken for those that were settled.
             start, runs = window_codec.decode(self.window.snapshot())
-            end = log.end_offset
-            kept = [run._replace(last=min(run.last, end - 1)) for run in runs if run.first < end]
-            content = window_codec.encode(min(start, end), kept)
+            kept = [run._replace(last=min(run.last, log_end - 1)) for run in runs if run.first < log_end]
+            content = window_codec.encode(min(start, log_end), kept)
             self.window = DeliveryWindow.restore(content, (), self.window.limits, 0)
             self._slot = None
 
@@ -229,7 +229,7 @@ class SharePartition:
                 log.exception("%s: a callback that waited for records failed", self.partition)
 
 
-def _batches(found: FileSlice, aborted: list[Aborted]) -> list[LogBatch]:
+def _batches(found: FileSlice, aborted: Sequence[Aborted]) -> list[LogBatch]:
     """The whole batches at the start of `found`; the last one may be cut, and is left out then.
 
     Only headers are needed, so what lies past the end of a piece that was read is not read.
@@ -261,7 +261,7 @@ def _slices(found: FileSlice, batches: list[LogBatch]) -> list[FileSlice]:
     return [found.part(begin, end - begin) for begin, end in ranges]
 
 
-def _was_aborted(header: BatchHeader, aborted: list[Aborted]) -> bool:
+def _was_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
     return header.is_transactional and any(
         one.producer_id == header.producer_id and one.first_offset <= header.base_offset < one.last_offset
         for one in aborted

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.config import Config, Flush, TopicConfig
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -65,7 +65,7 @@ class Topic:
         self.record = record
         self.config = config
         self.path = path
-        self.partitions: list[Partition] = []
+        self.partitions: list[Replica] = []
 
     @property
     def name(self) -> str:

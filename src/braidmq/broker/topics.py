@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from braidmq.broker.deletions import Deletion, Deletions
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.broker.topic import (
     INTERNAL_TOPICS,
     Topic,
@@ -47,7 +47,7 @@ DESCRIBED_PER_ROUND = 64
 REFRESHED_TOGETHER = 500
 """Partitions that take over new options before others have their turn."""
 
-PartitionFactory = Callable[[Topic, int], Partition]
+PartitionFactory = Callable[[Topic, int], Replica]
 Forget = Callable[[], Awaitable[None]]
 
 log = logging.getLogger("braid.topics")

@@ -19,8 +19,8 @@ from typing import TypeVar
 from braidmq.broker.alarm import Alarm
 from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.internal_topic import InternalTopic
-from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
+from braidmq.broker.replica import Replica
 from braidmq.broker.topics import Topics
 from braidmq.group.records import OFFSETS_TOPIC
 from braidmq.log.transactions import EndMarker, MarkerType
@@ -98,7 +98,7 @@ class TransactionCoordinator:
             await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
 
-    def end_orphans(self, partitions: Iterable[Partition]) -> None:
+    def end_orphans(self, partitions: Iterable[Replica]) -> None:
         """Aborts what is open in a partition and over for its coordinator.
 
         A topic with flush=async may lose the marker of a transaction in a power loss, after the coordinator
@@ -111,17 +111,13 @@ class TransactionCoordinator:
             for topic_partition in one.partitions
         }
         for partition in partitions:
-            transactions = partition.log.producers.transactions
-            if transactions is None:
-                continue
             topic_partition = (partition.topic, partition.index)
-            for producer_id, _, first_offset in transactions.open_transactions():
+            for producer_id, epoch, first_offset in partition.open_transactions():
                 if (producer_id, topic_partition) in going_on:
                     continue
                 log.warning(
                     "%s: aborting the transaction at offset %d, whose end was lost", partition, first_offset
                 )
-                epoch = transactions.producer_epoch(producer_id)
                 marker = Marker(producer_id, epoch, False, self.transactions.coordinator_epoch, 0)
                 self.write_marker(topic_partition, marker, lambda _: None)
 
@@ -302,14 +298,11 @@ class TransactionCoordinator:
             except ApiError as error:
                 settled(error.code)
             else:
-                if partition.syncs:
-                    partition.when_durable(stored_at, settled)
-                else:
-                    settled(ErrorCode.NONE)
+                partition.when_committed(stored_at, settled)
 
         partition.when_open(write)
 
-    def _partition(self, topic_partition: TopicPartition) -> Partition | None:
+    def _partition(self, topic_partition: TopicPartition) -> Replica | None:
         topic = self._topics.find(topic_partition[0])
         if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
             return None

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.log.transactions import Guard
 from braidmq.txn.events import Added, AddPartitions, TopicPartition
@@ -42,7 +42,7 @@ class TxnProducer(NamedTuple):
 
 
 class _HeldBatch(NamedTuple):
-    partition: Partition
+    partition: Replica
     topic_partition: TopicPartition
     guard: Guard
     then: Then
@@ -58,7 +58,7 @@ class _ProducerQueue:
         self.queued: list[_HeldBatch] = []
         self.since_s = now_s
 
-    def has(self, partition: Partition) -> bool:
+    def has(self, partition: Replica) -> bool:
         return any(waiting.partition is partition for waiting in (*self.asked, *self.queued))
 
 
@@ -70,21 +70,20 @@ class TxnGate:
         self._queues: dict[TxnProducer, _ProducerQueue] = {}
         self._loop = asyncio.get_running_loop()
 
-    def is_admitted(self, partition: Partition, producer: TxnProducer) -> bool:
+    def is_admitted(self, partition: Replica, producer: TxnProducer) -> bool:
         """Whether a batch needs no question: its transaction is open, and nothing is waiting before it."""
-        transactions = partition.log.producers.transactions
-        if transactions is None or transactions.needs_verification(producer.producer_id):
+        if not partition.is_in_transaction(producer.producer_id):
             return False
         queue = self._queues.get(producer)
         return queue is None or not queue.has(partition)
 
-    def admit(self, partition: Partition, producer: TxnProducer, header: BatchHeader, then: Then) -> None:
+    def admit(self, partition: Replica, producer: TxnProducer, header: BatchHeader, then: Then) -> None:
         """Calls `then` with the guard, or with the code of a refusal; in the order of the calls.
 
         ApiError if the producer's epoch is over.
         """
         topic_partition = (partition.topic, partition.index)
-        guard = partition.log.producers.known_transactions().begin_verification(header)
+        guard = partition.begin_verification(header)
         waiting = _HeldBatch(partition, topic_partition, guard, then)
         if not producer.adds:
             codes = self._coordinator.transactions.verify(_request(producer, {topic_partition}))
@@ -138,8 +137,7 @@ class TxnGate:
         if code is ErrorCode.NONE:
             one.then(code, one.guard)
             return
-        if one.partition.is_open:
-            one.partition.log.producers.known_transactions().withdraw(producer.producer_id, one.guard)
+        one.partition.end_verification(producer.producer_id, one.guard)
         one.then(code, None)
 
 

@@ -6,19 +6,19 @@ import asyncio
 from pathlib import Path
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from unit.embedded import TurnedClock, append, embedded
 
 HOUR_MS = 3_600_000
 
 
-async def flushed(partition: Partition) -> None:
+async def flushed(partition: Replica) -> None:
     """Returns when everything appended is durable."""
-    while partition.log.durable_offset < partition.log.end_offset:
+    while partition.log.durable_offset < partition.end_offset:
         await asyncio.sleep(0.001)
 
 
-async def async_topic(broker: Broker, **options: str) -> Partition:
+async def async_topic(broker: Broker, **options: str) -> Replica:
     given = {name.replace("_", "."): value for name, value in options.items()}
     topic = await broker.topics.create("t", 1, {"flush": "async", **given})
     return topic.partitions[0]
@@ -84,7 +84,7 @@ def test_retention_ends_on_a_partition_that_nobody_writes_to_any_more(tmp_path: 
                 await broker.housekeeping.flush_aged()
                 await flushed(partition)
                 await broker.housekeeping.checkpoint()
-            assert (partition.log.start_offset, partition.log.end_offset) == (1, 1)
+            assert (partition.start_offset, partition.end_offset) == (1, 1)
             assert partition.log.size_bytes == 0
 
     asyncio.run(asyncio.wait_for(run(), 20))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.housekeeping import DiskLevel
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.log import checkpoint as checkpoints
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.platform.lock import DirectoryInUse
@@ -20,9 +20,9 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 
-async def durable(partition: Partition) -> ErrorCode:
+async def durable(partition: Replica) -> ErrorCode:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    partition.when_durable(partition.log.end_offset, done.set_result)
+    partition.when_committed(partition.end_offset, done.set_result)
     return await asyncio.wait_for(done, 10)
 
 
@@ -58,7 +58,7 @@ def test_a_recreated_topic_has_nothing_of_the_old_one(tmp_path: Path) -> None:
             await broker.topics.delete("t")
             new = await broker.topics.create("t", 1, {})
             assert new.id != old.id
-            assert new.partitions[0].log.end_offset == 0
+            assert new.partitions[0].end_offset == 0
             await broker.topics.tidy()
             assert [path.name for path in (tmp_path / "topics").iterdir()] == [new.path.name]
 
@@ -177,7 +177,7 @@ def test_a_failed_sync_stops_the_partition_and_is_never_believed(tmp_path: Path)
                 append(partition, b"more", broker.clock.wall_ms())
             assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert partition.high_watermark == 1
-            found = partition.read(0, 1000)
+            found = partition.read(0, 1000).records
             assert found is not None
             assert b"safe" in found.read()
             assert b"lost" not in found.read()
@@ -186,7 +186,7 @@ def test_a_failed_sync_stops_the_partition_and_is_never_believed(tmp_path: Path)
     asyncio.run(run())
 
 
-async def fill(broker_partition: Partition, clock: TurnedClock, segments: int) -> None:
+async def fill(broker_partition: Replica, clock: TurnedClock, segments: int) -> None:
     """Appends batches that each fill a segment, an hour apart, all durable and checkpointed."""
     for _ in range(segments):
         append(broker_partition, b"x" * 900, clock.now_ms)
@@ -209,7 +209,7 @@ def test_short_retention_is_applied_at_every_check(tmp_path: Path) -> None:
             await fill(partition, clock, 6)
             await broker.housekeeping.checkpoint()
             await broker.housekeeping.clean()
-            assert partition.log.start_offset == 3
+            assert partition.start_offset == 3
             with pytest.raises(ApiError) as caught:
                 partition.read(0, 1000)
             assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -231,11 +231,11 @@ def test_long_retention_waits_for_the_cleanup_hour_unless_the_disk_fills(tmp_pat
             while broker.housekeeping.is_cleanup_time(clock.now_ms):
                 clock.now_ms += HOUR_MS
             await broker.housekeeping.clean()
-            assert partition.log.start_offset == 0
+            assert partition.start_offset == 0
             disk.used_percent = 76
             await broker.housekeeping.clean()
             assert broker.housekeeping.disk_level is DiskLevel.CLEAN
-            assert partition.log.start_offset > 0
+            assert partition.start_offset > 0
 
     asyncio.run(run())
 
@@ -252,12 +252,12 @@ def test_a_filling_disk_drops_the_oldest_and_a_full_one_refuses_writes(tmp_path:
             assert broker.housekeeping.disk_level is DiskLevel.FINE
             disk.used_percent = 90
             await broker.housekeeping.clean()
-            assert partition.log.start_offset == 1
+            assert partition.start_offset == 1
             disk.used_percent = 96
             await broker.housekeeping.clean()
             assert broker.housekeeping.disk_level is DiskLevel.FULL
             assert "96 % full" in broker.why_writes_are_refused()
-            found = partition.read(4, 10_000)
+            found = partition.read(4, 10_000).records
             assert found is not None
             found.release()
             disk.used_percent = 50

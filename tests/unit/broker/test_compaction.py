@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.outcomes import Acks
+from braidmq.broker.replica import Replica
 from braidmq.config import ConfigError, check_topic_overrides, configure
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, build_batch, parse_header, records
@@ -17,12 +18,12 @@ NOW_MS = 1_700_000_000_000
 OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "1024", "flush": "async", "retention.ms": "1"}
 
 
-def put(partition: Partition, key: bytes | None, value: bytes) -> None:
-    partition.append(memoryview(build_batch([(key, value, [], NOW_MS)])), NOW_MS)
+def put(partition: Replica, key: bytes | None, value: bytes) -> None:
+    partition.append_leader(memoryview(build_batch([(key, value, [], NOW_MS)])), NOW_MS, Acks.ALL)
 
 
-def contents(partition: Partition) -> list[tuple[bytes | None, bytes | None]]:
-    found, offset = [], partition.log.start_offset
+def contents(partition: Replica) -> list[tuple[bytes | None, bytes | None]]:
+    found, offset = [], partition.start_offset
     while (part := partition.log.read(offset, 1 << 20, partition.high_watermark)) is not None:
         content = part.read()
         part.release()
@@ -51,7 +52,7 @@ def test_the_newest_of_each_key_stays_and_nothing_expires(tmp_path: Path) -> Non
             await broker.housekeeping.compact()
             await broker.housekeeping.clean()
             assert partition.log.size_bytes < before / 3
-            assert partition.log.end_offset == 200
+            assert partition.end_offset == 200
             assert dict(contents(partition)) == {
                 b"key-%d" % (n % 5): b"value-%d" % n for n in range(195, 200)
             }

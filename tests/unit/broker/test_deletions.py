@@ -85,7 +85,7 @@ def test_a_deleted_topic_can_be_recreated_before_its_files_are_gone(tmp_path: Pa
             disk.may_remove.set()
             await removing
             assert directories(tmp_path) == [new.path.name]
-            assert new.partitions[0].log.end_offset == 1
+            assert new.partitions[0].end_offset == 1
 
     asyncio.run(run())
 
@@ -313,7 +313,7 @@ def test_a_sync_that_a_deletion_takes_the_files_from_is_no_alarm(
             disk.begun.clear()
             append(partition, b"x", broker.clock.wall_ms())
             answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-            partition.when_durable(1, answer.set_result)
+            partition.when_committed(1, answer.set_result)
             await held(disk)
             await broker.topics.delete("t")
             assert await answer is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -336,7 +336,7 @@ def test_a_checkpoint_that_a_deletion_takes_the_files_from_is_no_alarm(
             partition = (await broker.topics.create("t", 1, {})).partitions[0]
             append(partition, b"x", broker.clock.wall_ms())
             answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-            partition.when_durable(1, answer.set_result)
+            partition.when_committed(1, answer.set_result)
             assert await answer is ErrorCode.NONE
             disk.begun.clear()
             disk.may_go_on.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -22,9 +22,9 @@ def raising(*_: object) -> None:
     raise RuntimeError("planted")
 
 
-async def durable(partition: Partition) -> ErrorCode:
+async def durable(partition: Replica) -> ErrorCode:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    partition.when_durable(partition.log.end_offset, done.set_result)
+    partition.when_committed(partition.end_offset, done.set_result)
     return await asyncio.wait_for(done, WAIT_S)
 
 
@@ -85,7 +85,7 @@ def test_one_who_waits_for_the_disk_and_raises_does_not_strand_the_others(tmp_pa
         async with embedded(tmp_path) as broker:
             (partition,) = (await broker.topics.create("t", 1, {})).partitions
             append(partition, b"x", broker.clock.wall_ms())
-            partition.when_durable(1, raising)
+            partition.when_committed(1, raising)
             assert await durable(partition) is ErrorCode.NONE
             append(partition, b"y", broker.clock.wall_ms())
             assert await durable(partition) is ErrorCode.NONE
@@ -94,7 +94,7 @@ def test_one_who_waits_for_the_disk_and_raises_does_not_strand_the_others(tmp_pa
 
 
 class RaisingWatcher:
-    def on_advanced(self, partition: Partition) -> None:
+    def on_advanced(self, partition: Replica) -> None:
         raising(partition)
 
 
@@ -102,7 +102,7 @@ class CountingWatcher:
     def __init__(self) -> None:
         self.count = 0
 
-    def on_advanced(self, partition: Partition) -> None:  # noqa: ARG002
+    def on_advanced(self, partition: Replica) -> None:  # noqa: ARG002
         self.count += 1
 
 
@@ -116,7 +116,7 @@ def test_a_consumer_that_cannot_be_woken_does_not_strand_the_others(tmp_path: Pa
                 (partition,) = topic.partitions
                 watchers = [RaisingWatcher(), RaisingWatcher(), CountingWatcher(), RaisingWatcher()]
                 for watcher in watchers:
-                    partition.watch(watcher)
+                    partition.watch_high(watcher)
                 append(partition, b"x", broker.clock.wall_ms())
                 assert await durable(partition) is ErrorCode.NONE
                 await asyncio.sleep(0)
@@ -134,12 +134,12 @@ def test_a_partition_that_cannot_begin_its_sync_fails_alone(
     async def run() -> None:
         async with embedded(tmp_path) as broker:
             first, second = (await broker.topics.create("t", 2, {})).partitions
-            begin = Partition.flush_begin
+            begin = Replica.flush_begin
 
-            def flush_begin(self: Partition) -> object:
+            def flush_begin(self: Replica) -> object:
                 return raising() if self is first else begin(self)
 
-            monkeypatch.setattr(Partition, "flush_begin", flush_begin)
+            monkeypatch.setattr(Replica, "flush_begin", flush_begin)
             for partition in (first, second):
                 append(partition, b"x", broker.clock.wall_ms())
             codes = await asyncio.gather(durable(first), durable(second))
@@ -203,7 +203,7 @@ def test_a_topic_deleted_during_a_sync_leaves_no_file_open_and_nothing_on_disk(t
             disk.close_gate()
             append(partition, b"x", broker.clock.wall_ms())
             waiting: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-            partition.when_durable(1, waiting.set_result)
+            partition.when_committed(1, waiting.set_result)
             await disk.sync_waits()
             await broker.delete_topic("t")
             assert await waiting is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

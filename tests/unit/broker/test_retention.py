@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.platform.disk import DiskFile, StrPath
 from braidmq.wire.errors import ErrorCode
 from unit.embedded import FillingDisk, TurnedClock, append, embedded
@@ -53,9 +53,9 @@ async def fill(broker: Broker, clock: TurnedClock, overrides: dict[str, str]) ->
         await durable(topic.partitions[index])
 
 
-async def durable(partition: Partition) -> None:
+async def durable(partition: Replica) -> None:
     on_disk = asyncio.get_running_loop().create_future()
-    partition.when_durable(partition.log.end_offset, on_disk.set_result)
+    partition.when_committed(partition.end_offset, on_disk.set_result)
     assert await on_disk is ErrorCode.NONE
 
 
@@ -76,7 +76,7 @@ def test_a_round_opens_only_what_has_something_to_lose(tmp_path: Path, later_ms:
             disk.on_loop.clear()
             await broker.housekeeping.clean()
             assert opened(broker) == [2]
-            assert broker.partition("t", 2).log.start_offset > 0
+            assert broker.partition("t", 2).start_offset > 0
             assert [path for path in disk.on_loop if "/2/" not in path] == []
             await broker.housekeeping.clean()
             assert opened(broker) == [2]
@@ -100,7 +100,7 @@ def test_a_closed_partition_expires_when_its_time_has_come(tmp_path: Path) -> No
             clock.now_ms += 2 * HOUR_MS
             await broker.housekeeping.clean()
             assert opened(broker) == [1, 2]
-            assert broker.partition("t", 1).log.start_offset > 0
+            assert broker.partition("t", 1).start_offset > 0
 
     asyncio.run(run())
 
@@ -133,6 +133,6 @@ def test_a_filling_disk_drops_the_oldest_of_closed_partitions_too(tmp_path: Path
         async with embedded(tmp_path, disk, clock) as broker:
             disk.used_percent = 90
             await broker.housekeeping.clean()
-            assert broker.partition("t", 1).log.start_offset > 0
+            assert broker.partition("t", 1).start_offset > 0
 
     asyncio.run(run())

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.outcomes import Isolation, ReadResult
+from braidmq.broker.replica import Replica
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import (
     DELTAS_MAX,
@@ -45,7 +46,7 @@ def tell(data: Path, *stories: Story, clock: TurnedClock | None = None, **option
     asyncio.run(told())
 
 
-async def fill(broker: Broker, *batches: int) -> Partition:
+async def fill(broker: Broker, *batches: int) -> Replica:
     """A topic with batches of so many records each, all of them readable."""
     topic = broker.topics.find("jobs") or await broker.topics.create("jobs", 1, {"flush": "async"})
     for count in batches:
@@ -245,14 +246,14 @@ def test_what_was_acquired_is_handed_out_though_what_follows_cannot_be_read(
     async def story(broker: Broker) -> None:
         await fill(broker, *[1] * 3)
         part = await opened(broker)
-        read = Partition.read
+        read = Replica.read
 
-        def damaged(self: Partition, offset: int, bytes_max: int, committed: bool) -> FileSlice | None:
+        def damaged(self: Replica, offset: int, bytes_max: int, isolation: Isolation) -> ReadResult:
             if offset == 2:
                 raise ApiError(ErrorCode.CORRUPT_MESSAGE, "damaged")
-            return read(self, offset, min(bytes_max, 1), committed)
+            return read(self, offset, min(bytes_max, 1), isolation)
 
-        monkeypatch.setattr(Partition, "read", damaged)
+        monkeypatch.setattr(Replica, "read", damaged)
         delivered = acquire(broker, part)
         assert (ranges(delivered), base_offsets(delivered)) == ([(0, 1, 1)], [0, 1])
         with pytest.raises(ApiError, match="damaged"):
@@ -269,17 +270,17 @@ def test_what_was_acquired_is_handed_out_though_the_disk_fails_after_it(
     async def story(broker: Broker) -> None:
         await fill(broker, *[1] * 3)
         part = await opened(broker)
-        read, read_part = Partition.read, FileSlice.read_part
+        read, read_part = Replica.read, FileSlice.read_part
 
-        def one_batch(self: Partition, offset: int, _: int, committed: bool) -> FileSlice | None:
-            return read(self, offset, 1, committed)
+        def one_batch(self: Replica, offset: int, _: int, isolation: Isolation) -> ReadResult:
+            return read(self, offset, 1, isolation)
 
         def broken(self: FileSlice, at: int, size: int) -> bytes:
             if self.position > 0:
                 raise OSError("the disk is broken")
             return read_part(self, at, size)
 
-        monkeypatch.setattr(Partition, "read", one_batch)
+        monkeypatch.setattr(Replica, "read", one_batch)
         monkeypatch.setattr(FileSlice, "read_part", broken)
         delivered = acquire(broker, part)
         assert ranges(delivered) == [(0, 0, 1)]
@@ -388,7 +389,7 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
 
     async def after(broker: Broker) -> None:
         assert list(broker.share_delivery) == []
-        assert broker.topics.get(STATE_TOPIC).partitions[0].log.end_offset == 1 + 1 + DELTAS_MAX
+        assert broker.topics.get(STATE_TOPIC).partitions[0].end_offset == 1 + 1 + DELTAS_MAX
 
     tell(tmp_path, before, after)
 

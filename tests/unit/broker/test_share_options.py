@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.outcomes import Acks
+from braidmq.broker.replica import Replica
 from braidmq.config import ConfigError, configure
 from braidmq.delivery.status import Verdict
 from braidmq.log.transactions import EndMarker, MarkerType
@@ -88,7 +89,7 @@ def test_a_share_group_begins_where_it_is_told(tmp_path: Path, reset: str, start
 class Writer:
     """A producer with transactions, as its partition sees it."""
 
-    def __init__(self, partition: Partition, producer_id: int) -> None:
+    def __init__(self, partition: Replica, producer_id: int) -> None:
         self.partition = partition
         self.producer_id = producer_id
         self._sequence = 0
@@ -103,14 +104,14 @@ class Writer:
             transactional=True,
         )
         self._sequence += count
-        guard = self.partition.log.producers.known_transactions().begin_verification(parse_header(batch))
-        self.partition.append(memoryview(batch), NOW_MS, guard)
+        guard = self.partition.begin_verification(parse_header(batch))
+        self.partition.append_leader(memoryview(batch), NOW_MS, Acks.ALL, guard)
 
     def end(self, outcome: MarkerType) -> None:
         self.partition.append_marker(EndMarker(self.producer_id, 0, outcome, 0), 0)
 
 
-def committed_group(story: Callable[[Broker, Partition], Awaitable[None]], data: Path) -> None:
+def committed_group(story: Callable[[Broker, Replica], Awaitable[None]], data: Path) -> None:
     async def told(broker: Broker) -> None:
         partition = await fill(broker, 1)
         await broker.reconfigure_group("workers", COMMITTED)
@@ -122,7 +123,7 @@ def committed_group(story: Callable[[Broker, Partition], Awaitable[None]], data:
 def test_a_group_at_read_committed_waits_for_the_end_of_a_transaction(tmp_path: Path) -> None:
     """C1 T2: and for those behind it; then it gets what was committed, without the markers."""
 
-    async def story(broker: Broker, partition: Partition) -> None:
+    async def story(broker: Broker, partition: Replica) -> None:
         part = await opened(broker)
         writer = Writer(partition, 7)
         writer.write(2)  # 1, 2
@@ -140,7 +141,7 @@ def test_a_group_at_read_committed_waits_for_the_end_of_a_transaction(tmp_path: 
 def test_what_was_aborted_is_passed_over_and_never_sent(tmp_path: Path) -> None:
     """C1 T2: also where an aborted and a committed transaction are interleaved; the window moves on."""
 
-    async def story(broker: Broker, partition: Partition) -> None:
+    async def story(broker: Broker, partition: Replica) -> None:
         part = await opened(broker)
         good, bad = Writer(partition, 7), Writer(partition, 8)
         for writer in (bad, good, bad, good):
@@ -163,7 +164,7 @@ def test_what_was_aborted_is_passed_over_and_never_sent(tmp_path: Path) -> None:
 def test_a_partition_full_of_aborted_records_is_passed_in_one_go(tmp_path: Path) -> None:
     """C1 T2: nothing is acquired of them, so they do not fill the window."""
 
-    async def story(broker: Broker, partition: Partition) -> None:
+    async def story(broker: Broker, partition: Replica) -> None:
         part = await opened(broker)
         bad = Writer(partition, 8)
         for _ in range(60):
@@ -178,7 +179,7 @@ def test_a_partition_full_of_aborted_records_is_passed_in_one_go(tmp_path: Path)
 def test_other_groups_get_everything_at_once(tmp_path: Path) -> None:
     """C1 T2: read_uncommitted is the default; a group may change its mind, and then loses what is aborted."""
 
-    async def story(broker: Broker, partition: Partition) -> None:
+    async def story(broker: Broker, partition: Replica) -> None:
         part = await opened(broker, "hasty")
         writer = Writer(partition, 7)
         writer.write(2)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.platform.disk import StrPath
 from braidmq.wire.errors import ApiError, ErrorCode
 from unit.broker.gated import WAIT_S, GatedDisk
 from unit.embedded import append, embedded, started
 
 
-def durability(partition: Partition) -> asyncio.Future[ErrorCode]:
+def durability(partition: Replica) -> asyncio.Future[ErrorCode]:
     """Done when all records of the partition are on disk."""
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    partition.when_durable(partition.log.end_offset, done.set_result)
+    partition.when_committed(partition.end_offset, done.set_result)
     return done
 
 
@@ -70,7 +70,7 @@ def test_a_sync_that_hangs_does_not_keep_a_stop_waiting_for_ever(
         with caplog.at_level(logging.INFO):
             async with embedded(tmp_path) as again:
                 assert again.partition("t", 0).is_open
-                assert again.partition("t", 0).log.end_offset == 1
+                assert again.partition("t", 0).end_offset == 1
         assert "recovering" in caplog.text
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.broker.txn_gate import TxnProducer
 from braidmq.log.transactions import Guard
 from braidmq.txn.events import Init
@@ -24,14 +24,14 @@ async def new_producer(broker: Broker) -> TxnProducer:
     return TxnProducer("mine", made.producer_id, made.producer_epoch, adds=True)
 
 
-def admitted(broker: Broker, partition: Partition, producer: TxnProducer) -> asyncio.Future[ErrorCode]:
+def admitted(broker: Broker, partition: Replica, producer: TxnProducer) -> asyncio.Future[ErrorCode]:
     """Puts a batch in line; done when it is let in or refused."""
     told: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     admit(broker, partition, producer, lambda code, _: told.set_result(code))
     return told
 
 
-def admit(broker: Broker, partition: Partition, producer: TxnProducer, then: object) -> None:
+def admit(broker: Broker, partition: Replica, producer: TxnProducer, then: object) -> None:
     batch = build_batch(
         [(None, b"x", (), broker.clock.wall_ms())], base_sequence=0, producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch, transactional=True,

@@ -44,7 +44,7 @@ async def find(broker: Broker) -> None:
     """All that `fill` wrote."""
     topic = broker.topics.get("orders")
     assert (len(topic.partitions), topic.config.retention_ms) == (3, -1)
-    assert topic.partitions[1].log.end_offset == 5
+    assert topic.partitions[1].end_offset == 5
     assert list(broker.coordinator.groups.offsets("g").of_topic("orders")) == [("orders", 1)]
 
 
@@ -154,7 +154,7 @@ def test_two_topics_of_one_name_can_change_places(tmp_path: Path, capsys: pytest
         await broker.coordinator.commit("h", NO_MEMBER, [(("x", 0), Committed(1, -1, "", 0))])
 
     async def find_new(broker: Broker) -> None:
-        assert broker.topics.get("orders").partitions[0].log.end_offset == 2
+        assert broker.topics.get("orders").partitions[0].end_offset == 2
 
     tell(tmp_path, nothing)
     backup = journal(tmp_path).read_bytes()
@@ -180,7 +180,7 @@ def test_two_topics_of_one_name_can_change_places(tmp_path: Path, capsys: pytest
 
     async def find_both(broker: Broker) -> None:
         await find_new(broker)
-        assert broker.topics.get("orders-before").partitions[1].log.end_offset == 5
+        assert broker.topics.get("orders-before").partitions[1].end_offset == 5
 
     tell(tmp_path, find_both)
 
@@ -198,7 +198,7 @@ def test_a_topic_without_a_description_is_brought_back_and_nothing_of_it_expires
 
     async def found(broker: Broker) -> None:
         topic = broker.topics.get("orders")
-        assert topic.partitions[1].log.end_offset == 5
+        assert topic.partitions[1].end_offset == 5
         assert (topic.config.retention_ms, topic.config.retention_bytes) == (-1, -1)
         assert list(broker.coordinator.groups.offsets("g").of_topic("orders")) == [("orders", 1)]
         assert broker.topics.get("__consumer_offsets").config.compacts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.platform.disk import DiskFile, RealDisk, RealFile, StrPath
 from braidmq.wire.compress import Codec
 from braidmq.wire.errors import ErrorCode
@@ -338,7 +338,7 @@ def test_recompressing_a_batch_does_not_hold_up_the_loop_and_keeps_the_order(tmp
             partition = one.broker.partition("t", 0)
             answers = [asyncio.ensure_future(produce(one, batch, partition=0)) for batch in (heavy, light)]
             await asyncio.sleep(0)
-            assert partition.log.end_offset == RECORDS, "the heavy batch was inflated by the loop"
+            assert partition.end_offset == RECORDS, "the heavy batch was inflated by the loop"
             told = await asyncio.gather(*answers)
             assert [(each.error_code, each.base_offset) for each in told] == [
                 (0, RECORDS), (0, RECORDS + 2000),
@@ -347,9 +347,9 @@ def test_recompressing_a_batch_does_not_hold_up_the_loop_and_keeps_the_order(tmp
     asyncio.run(run())
 
 
-async def durable(partition: Partition) -> None:
+async def durable(partition: Replica) -> None:
     on_disk = asyncio.get_running_loop().create_future()
-    partition.when_durable(partition.log.end_offset, on_disk.set_result)
+    partition.when_committed(partition.end_offset, on_disk.set_result)
     assert await on_disk is ErrorCode.NONE
 
 

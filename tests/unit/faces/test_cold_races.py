@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.platform.disk import DiskFile, RealDisk, StrPath
 from braidmq.wire.errors import ErrorCode
@@ -87,11 +87,11 @@ def test_one_who_waits_for_a_log_and_raises_does_not_strand_the_others(
 ) -> None:
     """L12: others wait for the same log, or for one that was opened by the same job."""
 
-    async def opened(partition: Partition) -> int:
+    async def opened(partition: Replica) -> int:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partition.when_open(lambda: done.set_result(None))
         await asyncio.wait_for(done, WAIT_S)
-        return partition.log.end_offset
+        return partition.end_offset
 
     async def run() -> None:
         await write_jobs(tmp_path)

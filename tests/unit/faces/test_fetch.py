@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.partition import Partition
+from braidmq.broker.replica import Replica
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.log.files import FileSlice
@@ -80,13 +80,13 @@ def results(answer: FetchResponse) -> dict[int, PartitionData]:
 @asynccontextmanager
 async def client(
     tmp_path: Path, partitions: int = 2, **config: str
-) -> AsyncIterator[tuple[Client, list[Partition]]]:
+) -> AsyncIterator[tuple[Client, list[Replica]]]:
     async with embedded(tmp_path) as broker:
         topic = await broker.topics.create("t", partitions, {"flush": "async", **config})
         yield Client(broker), topic.partitions
 
 
-def put(partition: Partition, value: bytes, count: int = 1) -> None:
+def put(partition: Replica, value: bytes, count: int = 1) -> None:
     append(partition, value, 1_700_000_000_000, count)
 
 

@@ -93,7 +93,7 @@ def test_a_retried_batch_is_acked_again_and_written_once(tmp_path: Path) -> None
         assert (await produce(one, numbered(0))).base_offset == 0
         assert (await produce(one, numbered(2))).base_offset == 2
         assert (await produce(one, numbered(0))).base_offset == 0
-        assert one.broker.partition("t", 0).log.end_offset == 4
+        assert one.broker.partition("t", 0).end_offset == 4
         assert (await produce(one, numbered(8))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await produce(one, numbered(0, epoch=1))).error_code == 0
         assert (await produce(one, numbered(4))).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -129,7 +129,7 @@ def test_what_cannot_be_stored_is_refused_with_a_reason(tmp_path: Path) -> None:
         await refused(ErrorCode.INVALID_RECORD, "control", batch_of(one, control=True))
         old = await produce(one, batch_of(one, 1, Codec.ZSTD), version=6)
         assert old.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        assert one.broker.partition("t", 0).log.end_offset == 0
+        assert one.broker.partition("t", 0).end_offset == 0
 
     run(tmp_path, story, **{"max.message.bytes": "4000"})
 
@@ -140,7 +140,7 @@ def test_a_refusal_that_cannot_be_told_closes_the_connection(tmp_path: Path) -> 
     async def story(one: Speaker) -> None:
         await opened(one.broker.topics.get("t").partitions)
         one.tell(producing(batch_of(one), acks=0), VERSION)
-        assert (one.closed, one.broker.partition("t", 0).log.end_offset) == ([], 1)
+        assert (one.closed, one.broker.partition("t", 0).end_offset) == ([], 1)
         one.tell(producing(batch_of(one), topic="nope", acks=0), VERSION)
         assert len(one.closed) == 1
         assert "no topic 'nope'" in one.closed[0]
@@ -171,7 +171,7 @@ def test_a_refusal_names_the_records_that_are_to_blame(tmp_path: Path, version: 
         assert [at for at, _ in many] == list(range(150))
         assert many[-1] == (149, None)
         assert (await produce(one, build_batch([good] * 3), version=version)).record_errors == []
-        assert one.broker.partition("t", 0).log.end_offset == 3
+        assert one.broker.partition("t", 0).end_offset == 3
 
     run(tmp_path, story, **{"cleanup.policy": "compact"})
 
@@ -184,7 +184,7 @@ def test_a_topic_may_choose_codec_and_clock(tmp_path: Path, codec: Codec) -> Non
         answer = await produce(one, batch_of(one, 20, Codec.GZIP))
         assert answer.error_code == 0
         assert answer.log_append_time_ms > 0
-        found = one.broker.partition("t", 0).read(0, 10_000)
+        found = one.broker.partition("t", 0).read(0, 10_000).records
         assert found is not None
         header = parse_header(found.read())
         assert (header.codec, header.record_count, header.timestamp_type_append) == (codec, 20, True)

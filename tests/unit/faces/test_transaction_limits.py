@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from braidmq.broker.outcomes import Acks
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.produce import ProduceResponse
 from braidmq.wire.messages.transactions import (
@@ -64,7 +65,7 @@ def test_batches_that_wait_for_the_coordinator_are_limited(tmp_path: Path) -> No
                 await asyncio.sleep(0.001)
             retried = await one.ask(requests[1], ProduceResponse, 12)
             assert retried.responses[0].partition_responses[0].error_code == 0
-            assert one.broker.partition("t", 0).log.end_offset == 2
+            assert one.broker.partition("t", 0).end_offset == 2
 
     asyncio.run(told())
 
@@ -128,11 +129,11 @@ def test_the_broker_ends_transactions_that_no_coordinator_knows_of(tmp_path: Pat
         await client.produce(1)
         partition = one.broker.partition("t", 0)
         lost = batch_of(one, producer_id=4_711, producer_epoch=0, base_sequence=0, transactional=True)
-        guard = partition.log.producers.known_transactions().begin_verification(parse_header(lost))
-        partition.append(memoryview(lost), one.broker.clock.wall_ms(), guard)
+        guard = partition.begin_verification(parse_header(lost))
+        partition.append_leader(memoryview(lost), one.broker.clock.wall_ms(), Acks.ALL, guard)
         await one.broker.tend_transactions()
         durable: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        partition.when_durable(partition.log.end_offset, durable.set_result)
+        partition.when_committed(partition.end_offset, durable.set_result)
         await durable
         found = await fetched(one)
         assert (found.last_stable_offset, len(found.aborted_transactions or ())) == (2, 1)

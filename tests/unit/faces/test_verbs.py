@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.broker.outcomes import Acks
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.cluster import (
     DescribableLogDirTopic,
@@ -396,7 +397,7 @@ def test_producers_get_ids_epochs_and_are_described(tell: Callable[..., None]) -
         batch = build_batch(
             [(None, b"x", [], NOW_MS)] * 3, base_sequence=0, producer_id=first.producer_id, producer_epoch=1
         )
-        partition.append(memoryview(batch), NOW_MS)
+        partition.append_leader(memoryview(batch), NOW_MS, Acks.ALL)
         asked = DescribeProducersRequest(topics=[ProducersOf(name="t", partition_indexes=[0, 5])])
         parts = (await one.ask(asked, DescribeProducersResponse)).topics[0].partitions
         state = parts[0].active_producers[0]

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
+from braidmq.broker.outcomes import Isolation, NotReady
+from braidmq.broker.replica import Replica
 from braidmq.faces.kafka.fetch_sessions import NO_SESSION, FetchContext, SessionPartition
 from braidmq.log.files import FileSlice
 from braidmq.net.connection import PendingReply
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _OK = int(ErrorCode.NONE)
 _NO_REPLICA = -1
 _READ_COMMITTED = 1
+_COMMITTED = Isolation.COMMITTED
+_UNCOMMITTED = Isolation.UNCOMMITTED
 _EMPTY = b""
 # A range keeps its file open until it is sent; an answer about ten thousand partitions must not open as many.
 _RANGES_MAX = 500
@@ -69,7 +72,7 @@ class FetchHandler:
             return pass_.answer()
         return WaitingFetch(self._face, pass_, wait_ms / 1000).pending
 
-    def find(self, wanted: SessionPartition) -> Partition:
+    def find(self, wanted: SessionPartition) -> Replica:
         """The partition, or the ApiError that says why it cannot be read."""
         if wanted.name is not None:
             topic = self._topics.find(wanted.name)
@@ -84,7 +87,6 @@ class FetchHandler:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name!r} has no partition {part.index}"
             )
-        check_epoch(part.leader_epoch)
         return topic.partitions[part.index]
 
     @property
@@ -149,43 +151,46 @@ class FetchPass:
             return True
         return bool(self._closed or self._cold) and self._size == 0 and not self._urgent
 
-    def find(self, wanted: SessionPartition) -> Partition:
+    def find(self, wanted: SessionPartition) -> Replica:
         return self._handler.find(wanted)
 
     def read(self, some: list[SessionPartition]) -> None:
         """Reads these partitions (again), within what is left of the request's bytes."""
-        committed = self._request.isolation == _READ_COMMITTED
+        isolation = _COMMITTED if self._request.isolation == _READ_COMMITTED else _UNCOMMITTED
         for wanted in some:
             self._take_back(wanted)
             part = wanted.part
+            max_bytes = 0
+            if self._budget > 0 and self._ranges < self._handler.ranges_max:
+                max_bytes = part.max_bytes if part.max_bytes < self._budget else self._budget
+                if max_bytes <= 0:
+                    max_bytes = 1
             try:
                 partition = self._handler.find(wanted)
-                records = None
-                if (self._budget > 0 and self._ranges < self._handler.ranges_max) or not partition.is_open:
-                    try:
-                        records = partition.read(part.offset, min(part.max_bytes, self._budget), committed)
-                    except NotReady:
-                        if not partition.is_open:
-                            self._closed.add(wanted)
-                            continue
-                        self._cold.add(wanted)
-                    if records is not None and self._size > 0 and records.size > self._budget:
-                        records.release()
-                        records = None
-                high = partition.high_watermark
-                stable = partition.stable_below(high)
-                start = partition.log.start_offset
+                found = partition.read(part.offset, max_bytes, isolation, part.leader_epoch)
+            except NotReady:
+                self._closed.add(wanted)
+                continue
             except ApiError as error:
                 self._results[wanted] = _refused(part.index, error)
                 self._urgent = True
                 continue
+            records, high, stable, start, aborted, _, is_cold = found
+            if is_cold:
+                self._cold.add(wanted)
             if records is not None:
-                self._size += records.size
-                self._budget -= records.size
-                self._ranges += 1
-            aborted = _aborted(partition, wanted, records) if committed else None
+                if self._size > 0 and records.size > self._budget:
+                    records.release()
+                    records, aborted = None, ()
+                else:
+                    self._size += records.size
+                    self._budget -= records.size
+                    self._ranges += 1
+            passed_over = None
+            if isolation is _COMMITTED:
+                passed_over = [(one.producer_id, one.first_offset) for one in aborted]
             self._results[wanted] = FetchResult(
-                part.index, _OK, high, stable, start, aborted, _NO_REPLICA,
+                part.index, _OK, high, stable, start, passed_over, _NO_REPLICA,
                 _EMPTY if records is None else records,
             )  # fmt: skip
 
@@ -244,11 +249,11 @@ class WaitingFetch:
         self._face = face
         self._pass = fetch_pass
         self._loop = asyncio.get_running_loop()
-        self._advanced: dict[Partition, None] = {}
+        self._advanced: dict[Replica, None] = {}
         self._scheduled: asyncio.Handle | None = None
         self._late = False
-        self._watched: dict[Partition, SessionPartition] = {}
-        self._twins: list[tuple[Partition, SessionPartition]] = []
+        self._watched: dict[Replica, SessionPartition] = {}
+        self._twins: list[tuple[Replica, SessionPartition]] = []
         """Partitions that were named more than once."""
         for wanted in fetch_pass.wanted:
             try:
@@ -257,11 +262,11 @@ class WaitingFetch:
                 continue
             if self._watched.setdefault(partition, wanted) is not wanted:
                 self._twins.append((partition, wanted))
-            partition.watch(self)
+            partition.watch_high(self)
         self._timer = self._loop.call_later(wait_s, self.expire)
         face.waiting_fetches[self] = None
 
-    def on_advanced(self, partition: Partition) -> None:
+    def on_advanced(self, partition: Replica) -> None:
         self._advanced[partition] = None
         if self._scheduled is None:
             self._scheduled = self._loop.call_soon(self._read_again)
@@ -296,28 +301,6 @@ class WaitingFetch:
         for partition in self._watched:
             partition.unwatch(self)
         self._face.waiting_fetches.pop(self, None)
-
-
-def check_epoch(epoch: int) -> None:
-    """A client that knows a newer leader, or an older one, must refresh its metadata first."""
-    if epoch > LEADER_EPOCH:
-        raise ApiError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is newer than {LEADER_EPOCH} here"
-        )
-    if 0 <= epoch < LEADER_EPOCH:
-        raise ApiError(
-            ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is older than {LEADER_EPOCH} here"
-        )
-
-
-def _aborted(
-    partition: Partition, wanted: SessionPartition, records: FileSlice | None
-) -> list[tuple[int, int]]:
-    """Producer and first offset of the transactions whose records a client must pass over."""
-    if records is None:
-        return []
-    found = partition.aborted(wanted.part.offset, records)
-    return [(one.producer_id, one.first_offset) for one in found]
 
 
 def _is_news(wanted: SessionPartition, result: FetchResult) -> bool:

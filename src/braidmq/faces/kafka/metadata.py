@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from braidmq.broker.partition import LEADER_EPOCH, Partition
+from braidmq.broker.replica import Replica
 from braidmq.broker.topic import Topic, check_name
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.request_context import RequestContext
@@ -163,7 +163,7 @@ def _describe(
             MetadataResponsePartition(
                 partition_index=partition.index,
                 leader_id=face.node_id,
-                leader_epoch=LEADER_EPOCH,
+                leader_epoch=partition.leader_epoch,
                 replica_nodes=nodes,
                 isr_nodes=nodes,
             )
@@ -251,7 +251,7 @@ def describe_topic_partitions(
 
 
 def _describe_page(
-    face: KafkaFace, topic: Topic, page: list[Partition], context: RequestContext
+    face: KafkaFace, topic: Topic, page: list[Replica], context: RequestContext
 ) -> DescribeTopicPartitionsResponseTopic:
     nodes = [face.node_id]
     return DescribeTopicPartitionsResponseTopic(
@@ -262,7 +262,7 @@ def _describe_page(
             DescribeTopicPartitionsResponsePartition(
                 partition_index=partition.index,
                 leader_id=face.node_id,
-                leader_epoch=LEADER_EPOCH,
+                leader_epoch=partition.leader_epoch,
                 replica_nodes=nodes,
                 isr_nodes=nodes,
                 # The Java client fails on a null here, though the protocol allows it.

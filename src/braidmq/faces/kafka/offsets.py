@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
-from braidmq.broker.partition import LEADER_EPOCH, Partition
-from braidmq.faces.kafka.fetch import check_epoch
+from braidmq.broker.outcomes import Isolation, ListedOffset, Place
+from braidmq.broker.replica import NOWHERE, Replica
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.offsets import (
@@ -39,6 +38,12 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 UNKNOWN = -1
 _READ_COMMITTED = 1
+_PLACES = {
+    LATEST: Place.LATEST,
+    EARLIEST: Place.EARLIEST,
+    EARLIEST_LOCAL: Place.EARLIEST,
+    MAX_TIMESTAMP: Place.NEWEST,
+}
 
 
 async def list_offsets(
@@ -50,14 +55,13 @@ async def list_offsets(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
         )
     )
+    committed = request.isolation_level == _READ_COMMITTED
+    isolation = Isolation.COMMITTED if committed else Isolation.UNCOMMITTED
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[
-                    await _list_one(face, topic.name, part, request.isolation_level == _READ_COMMITTED)
-                    for part in topic.partitions
-                ],
+                partitions=[await _list_one(face, topic.name, part, isolation) for part in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -65,61 +69,33 @@ async def list_offsets(
 
 
 async def _list_one(
-    face: KafkaFace, name: str, part: ListOffsetsPartition, committed: bool
+    face: KafkaFace, name: str, part: ListOffsetsPartition, isolation: Isolation
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition = face.broker.partition(name, part.partition_index)
-        check_epoch(part.current_leader_epoch)
-        timestamp, offset = await _resolve(partition, part.timestamp, committed)
+        found = await _find(face.broker.partition(name, part.partition_index), part, isolation)
     except ApiError as error:
         return ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=int(error.code))
     return ListOffsetsPartitionResponse(
         partition_index=part.partition_index,
-        timestamp=timestamp,
-        offset=offset,
-        leader_epoch=UNKNOWN if offset == UNKNOWN else LEADER_EPOCH,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
     )
 
 
-async def _resolve(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
-    """(timestamp, offset) for a time in ms or one of the named places; unknown is (-1, -1).
-
-    With `committed`, nothing past the last stable offset is shown.
-    """
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return UNKNOWN, partition.log.start_offset
+async def _find(partition: Replica, part: ListOffsetsPartition, isolation: Isolation) -> ListedOffset:
+    """A time in ms, or one of the places that Kafka writes as a negative one."""
+    timestamp = part.timestamp
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return UNKNOWN, UNKNOWN
-    await _settled(partition)
-    limit = partition.last_stable_offset if committed else partition.high_watermark
-    if timestamp == LATEST:
-        return UNKNOWN, limit
-    if timestamp == MAX_TIMESTAMP:
-        found = partition.log.max_timestamp()
-    elif timestamp >= 0:
-        found = partition.log.offset_for_time(timestamp)
-    else:
+        partition.check_leader(part.current_leader_epoch)
+        return NOWHERE
+    wanted = _PLACES.get(timestamp, timestamp)
+    if isinstance(wanted, int) and wanted < 0:
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"timestamp {timestamp} is neither a time nor one of the special values",
         )
-    if found is None or (committed and found[1] >= limit):
-        return UNKNOWN, UNKNOWN
-    return found
-
-
-async def _settled(partition: Partition) -> None:
-    """Waits for a group commit under way: what a client wrote before it asks for the end must be counted."""
-    end = partition.log.end_offset
-    if partition.high_watermark < end and partition.log.failed is None:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_durable(_: ErrorCode) -> None:
-            if not settled.done():
-                settled.set_result(None)
-
-        partition.when_durable(end, on_durable)
-        await settled
+    return await partition.list_offset(wanted, isolation, part.current_leader_epoch)
 
 
 async def offset_for_leader_epoch(
@@ -145,13 +121,10 @@ async def offset_for_leader_epoch(
 def _epoch_end(face: KafkaFace, name: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = face.broker.partition(name, part.partition)
-        check_epoch(part.current_leader_epoch)
-        epoch, end_offset = partition.log.end_offset_for_epoch(part.leader_epoch)
+        epoch, end_offset = partition.epoch_end(part.leader_epoch, part.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=part.partition, error_code=int(error.code))
-    return EpochEndOffset(
-        partition=part.partition, leader_epoch=epoch, end_offset=min(end_offset, partition.high_watermark)
-    )
+    return EpochEndOffset(partition=part.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
 async def delete_records(
@@ -179,7 +152,6 @@ async def _delete_before(
 ) -> DeleteRecordsPartitionResult:
     try:
         partition = face.broker.partition(name, part.partition_index)
-        await _settled(partition)
         low = await face.broker.delete_records(partition, part.offset)
     except ApiError as error:
         return DeleteRecordsPartitionResult(

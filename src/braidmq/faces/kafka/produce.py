@@ -2,10 +2,10 @@
 
 Appending is synchronous; the received bytes are on their way to the disk when `handle` returns. acks=0 gets
 no answer; if something is refused, the connection is closed, as in Kafka: the client could not learn of it
-otherwise. acks=1 is answered at once. acks=all waits, on topics with flush=sync, until the group commit has
-put the records on disk. The first batch of a transaction in a partition waits for the coordinator as well. A
-batch whose partition is being opened, or that takes long to recompress, waits in the partition's line. How
-many bytes wait for either is limited.
+otherwise. For others the partition says whether something has to be committed before the answer: with
+acks=all on a topic with flush=sync, the group commit must have put the records on disk. The first batch of a
+transaction in a partition waits for the coordinator as well. A batch whose partition is being opened, or
+that takes long to recompress, waits in the partition's line. How many bytes wait for either is limited.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from braidmq.broker.append_queue import Turn
 from braidmq.broker.batch_preparation import Prepared
 from braidmq.broker.broker import Broker
 from braidmq.broker.housekeeping import DiskLevel
-from braidmq.broker.partition import DurableCallback, Partition
+from braidmq.broker.outcomes import Acks, Appended
+from braidmq.broker.partition import CommittedCallback
+from braidmq.broker.replica import Replica
 from braidmq.broker.topic import Topic
 from braidmq.broker.txn_gate import TxnGate, TxnProducer
-from braidmq.log.append_result import AppendResult
 from braidmq.log.transactions import Guard
 from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
@@ -34,9 +35,11 @@ from braidmq.wire.records import HEADER_BYTES, TRANSACTIONAL, check_produced, pa
 
 log = logging.getLogger("braid.produce")
 
+_new = tuple.__new__  # the constructor of a named tuple is slow, and every request passes here
+
 _OK = int(ErrorCode.NONE)
-_ACKS_ALL = -1
-_ACKS = (0, 1, _ACKS_ALL)
+_ACKS = {0: Acks.NONE, 1: Acks.LEADER, -1: Acks.ALL}
+_REFUSED_ANYWAY = Acks.NONE
 # KIP-110: a client of an older version could not read back what it asks to store.
 _ZSTD_FROM = 7
 _CODEC_AT = _ATTRIBUTES_AT = 22
@@ -61,9 +64,9 @@ class Closable(Protocol):
 
 
 class _Wait(NamedTuple):
-    """A partition that must become durable before the answer, and where its result goes."""
+    """A partition that must commit an offset before the answer, and where its result goes."""
 
-    partition: Partition
+    partition: Replica
     offset: int
     results: list[ProduceResult]
     at: int
@@ -72,7 +75,7 @@ class _Wait(NamedTuple):
 class _Question(NamedTuple):
     """A batch that the coordinator must let into its transaction before it is appended."""
 
-    partition: Partition
+    partition: Replica
     producer: TxnProducer
     batch: bytearray
     results: list[ProduceResult]
@@ -82,7 +85,7 @@ class _Question(NamedTuple):
 class _Held(NamedTuple):
     """A batch that waits in its partition's queue, and where its result goes."""
 
-    partition: Partition
+    partition: Replica
     batch: bytearray
     results: list[ProduceResult]
     at: int
@@ -91,7 +94,7 @@ class _Held(NamedTuple):
 class _RequestState(NamedTuple):
     """What holds for every partition of a request."""
 
-    acks: int
+    acks: Acks
     version: int
     now_ms: int
     transactional_id: str | None
@@ -114,7 +117,8 @@ class ProduceHandler:
         self, request: ProduceRequest, version: int, correlation_id: int, connection: Closable
     ) -> Parts | PendingReply | None:
         refusal = self._refusal(request)
-        state = _RequestState(request.acks, version, self._wall_ms(), request.transactional_id, [], [], [])
+        acks = _ACKS.get(request.acks, _REFUSED_ANYWAY)
+        state = _RequestState(acks, version, self._wall_ms(), request.transactional_id, [], [], [])
         answer: Answer = []
         for name, topic_id, partitions in request.topics:
             topic, missing = self._find(name, topic_id)
@@ -191,13 +195,12 @@ class ProduceHandler:
                     _Question(partition, producer, bytearray(batch), results, len(results))
                 )
                 return _UNDECIDED
-            appended, end = partition.append(batch, state.now_ms)
+            appended = partition.append_leader(batch, state.now_ms, state.acks)
         except ApiError as error:
             return _refused(index, error)
-        log = partition.log
-        if state.acks == _ACKS_ALL and partition.syncs and log.durable_offset < end:
-            state.waits.append(_Wait(partition, end, results, len(results)))
-        return _accepted(partition, appended)
+        if appended.wait_offset is not None:
+            state.waits.append(_Wait(partition, appended.wait_offset, results, len(results)))
+        return _accepted(index, appended)
 
     def _hold(self, size: int) -> None:
         """Counts a batch that waits. ApiError if there is no room; a single one always finds some."""
@@ -227,7 +230,7 @@ def _producer(batch: memoryview, state: _RequestState) -> TxnProducer | None:
     )
 
 
-def _partition(topic: Topic, index: int) -> Partition:
+def _partition(topic: Topic, index: int) -> Replica:
     if not 0 <= index < len(topic.partitions):
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -236,7 +239,7 @@ def _partition(topic: Topic, index: int) -> Partition:
     return topic.partitions[index]
 
 
-def _batch(partition: Partition, records: bytes | memoryview | None, version: int) -> memoryview:
+def _batch(partition: Replica, records: bytes | memoryview | None, version: int) -> memoryview:
     if records is None:
         raise ApiError(ErrorCode.INVALID_RECORD, f"no records were sent for {partition}")
     batch = memoryview(records)
@@ -269,7 +272,7 @@ class _WaitingProduce:
         self._correlation_id = correlation_id
         self._left = len(state.waits) + len(state.questions) + len(state.held)
         for wait in state.waits:
-            wait.partition.when_durable(wait.offset, self._settler(wait))
+            wait.partition.when_committed(wait.offset, self._settler(wait))
         for question in state.questions:
             self._ask(question)
         for held in state.held:
@@ -323,7 +326,8 @@ class _WaitingProduce:
     def _append(self, held: _Held, guard: Guard | None, prepared: Prepared | None) -> None:
         partition, batch, results, at = held
         try:
-            appended, end = partition.append(memoryview(batch), self._state.now_ms, guard, prepared)
+            state = self._state
+            appended = partition.append_leader(memoryview(batch), state.now_ms, state.acks, guard, prepared)
         except ApiError as error:
             results[at] = _refused(partition.index, error)
             self._done()
@@ -335,13 +339,14 @@ class _WaitingProduce:
             results[at] = _refused(partition.index, why)
             self._done()
             return
-        results[at] = _accepted(partition, appended)
-        if self._state.acks == _ACKS_ALL and partition.syncs:
-            partition.when_durable(end, self._settler(_Wait(partition, end, results, at)))
-        else:
+        results[at] = _accepted(partition.index, appended)
+        offset = appended.wait_offset
+        if offset is None:
             self._done()
+        else:
+            partition.when_committed(offset, self._settler(_Wait(partition, offset, results, at)))
 
-    def _settler(self, wait: _Wait) -> DurableCallback:
+    def _settler(self, wait: _Wait) -> CommittedCallback:
         def settled(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
                 wait.results[wait.at] = _refused(
@@ -363,15 +368,9 @@ class _WaitingProduce:
             self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
 
 
-def _accepted(partition: Partition, appended: AppendResult) -> ProduceResult:
-    return ProduceResult(
-        partition.index,
-        _OK,
-        appended.base_offset,
-        appended.append_time_ms,
-        partition.log.start_offset,
-        None,
-    )
+def _accepted(index: int, appended: Appended) -> ProduceResult:
+    base_offset, append_time_ms, log_start_offset, _ = appended
+    return _new(ProduceResult, (index, _OK, base_offset, append_time_ms, log_start_offset, None, ()))
 
 
 def _refused(index: int, error: ApiError) -> ProduceResult:

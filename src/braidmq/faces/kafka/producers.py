@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
+from braidmq.broker.outcomes import ProducerSummary
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.log.producer_state import ProducerEntry
-from braidmq.log.transactions import PartitionTransactions
 from braidmq.txn.events import Init
 from braidmq.wire.errors import ApiError
 from braidmq.wire.messages.producers import (
@@ -23,7 +22,6 @@ from braidmq.wire.messages.producers import (
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
-_NONE = -1
 _EPOCH_MAX = 2**15 - 2
 
 
@@ -86,28 +84,23 @@ async def describe_producers(
 
 def _describe(face: KafkaFace, name: str, index: int) -> PartitionResponse:
     try:
-        producers = face.broker.partition(name, index).log.producers
+        producers = face.broker.partition(name, index).producers()
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=int(error.code), error_message=error.message
         )
     return PartitionResponse(
         partition_index=index,
-        active_producers=[_producer(producer, producers.transactions) for producer in producers],
+        active_producers=[_producer(one) for one in producers],
     )
 
 
-def _producer(entry: ProducerEntry, transactions: PartitionTransactions | None) -> ProducerState:
-    state = ProducerState(
-        producer_id=entry.producer_id,
-        producer_epoch=entry.epoch,
-        last_sequence=entry.last_sequence,
-        last_timestamp=entry.last_timestamp,
-        coordinator_epoch=_NONE,
-        current_txn_start_offset=_NONE,
+def _producer(one: ProducerSummary) -> ProducerState:
+    return ProducerState(
+        producer_id=one.producer_id,
+        producer_epoch=one.epoch,
+        last_sequence=one.last_sequence,
+        last_timestamp=one.last_timestamp_ms,
+        coordinator_epoch=one.coordinator_epoch,
+        current_txn_start_offset=one.open_since,
     )
-    if transactions is not None:
-        state.coordinator_epoch = transactions.coordinator_epoch(entry.producer_id)
-        open_since = transactions.open_since(entry.producer_id)
-        state.current_txn_start_offset = _NONE if open_since is None else open_since
-    return state

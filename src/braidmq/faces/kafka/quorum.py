@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.quorum import (
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls its metadata log, of one partition; there is no such topic here."""
+METADATA_EPOCH = 0
+"""The only voter has led from the first day."""
 
 
 def describe_quorum(
@@ -59,7 +60,7 @@ def _describe(face: KafkaFace, topic: str, index: int) -> QuorumPartition:
     return QuorumPartition(
         partition_index=index,
         leader_id=face.node_id,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=METADATA_EPOCH,
         high_watermark=revision,
         current_voters=[
             ReplicaState(

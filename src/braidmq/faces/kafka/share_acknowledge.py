@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_partition import SharePartition
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.delivery.status import Acknowledgement, Verdict
@@ -63,7 +62,7 @@ async def share_acknowledge(
                 partition_index=index,
                 error_code=int(ErrorCode.NONE if refusal is None else refusal.code),
                 error_message=None if refusal is None else refusal.message,
-                current_leader=LeaderIdAndEpoch(leader_id=face.node_id, leader_epoch=LEADER_EPOCH),
+                current_leader=current_leader(face, (topic_id, index)),
             )
         )
     return ShareAcknowledgeResponse(
@@ -85,6 +84,15 @@ def check_names(face: KafkaFace, group_id: str | None, member_id: str | None) ->
 
 def lock_ms(face: KafkaFace, group_id: str) -> int:
     return face.broker.group_options.share(group_id).limits.lock_ms
+
+
+def current_leader(face: KafkaFace, key: Key) -> LeaderIdAndEpoch:
+    """Who leads a partition; nobody if there is none."""
+    topic_id, index = key
+    topic = face.broker.topics.find_by_id(topic_id)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
+    return LeaderIdAndEpoch(leader_id=face.node_id, leader_epoch=topic.partitions[index].leader_epoch)
 
 
 def judge(face: KafkaFace, session: ShareSession, topics: Iterable[AcknowledgeTopic], renews: bool) -> Judged:

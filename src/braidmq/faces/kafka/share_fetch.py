@@ -13,11 +13,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from braidmq.broker.partition import LEADER_EPOCH, NotReady, Partition
+from braidmq.broker.outcomes import NotReady
+from braidmq.broker.replica import Replica
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.faces.kafka.share_acknowledge import check_names, confirm, end_session, judge, lock_ms
+from braidmq.faces.kafka.share_acknowledge import (
+    check_names,
+    confirm,
+    current_leader,
+    end_session,
+    judge,
+    lock_ms,
+)
 from braidmq.faces.kafka.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Key, ShareSession
 from braidmq.log.files import FileSlice
 from braidmq.net.outbox import Parts
@@ -25,7 +33,6 @@ from braidmq.wire import share_fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.share_fetch import (
     AcquiredRecords,
-    LeaderIdAndEpoch,
     ShareFetchableTopicResponse,
     ShareFetchPartitionData,
     ShareFetchRequest,
@@ -184,7 +191,7 @@ class ShareAnswer:
         if key not in self._partitions:
             self._partitions[key] = ShareFetchPartitionData(
                 partition_index=key[1],
-                current_leader=LeaderIdAndEpoch(leader_id=self._face.node_id, leader_epoch=LEADER_EPOCH),
+                current_leader=current_leader(self._face, key),
                 records=b"",
             )
         return self._partitions[key]
@@ -223,7 +230,7 @@ class WaitingShareFetch:
         ]
         for part in self._parts:
             part.watch(self)
-            part.partition.watch(self)
+            part.partition.watch_high(self)
         session.waiting[self] = None
         face.waiting_fetches[self] = None
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.expire)
@@ -232,7 +239,7 @@ class WaitingShareFetch:
         await self._woken.wait()
         self._woken.clear()
 
-    def on_advanced(self, partition: Partition) -> None:  # noqa: ARG002
+    def on_advanced(self, partition: Replica) -> None:  # noqa: ARG002
         self._woken.set()
 
     def on_available(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.opening import opened
-from braidmq.broker.partition import LEADER_EPOCH
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
@@ -199,7 +198,7 @@ def _offset(
         return DescribeShareGroupOffsetsResponsePartition(
             partition_index=index,
             start_offset=part.window.start_offset,
-            leader_epoch=LEADER_EPOCH,
+            leader_epoch=part.partition.leader_epoch,
             lag=part.lag,
         )
     except ApiError as error:
