@@ -1,4 +1,4 @@
-"""`scripts/bench`: measures Braid and Apache Kafka and writes the comparison down."""
+"""`scripts/bench`: measures Braid and Apache Kafka side by side and writes the results."""
 
 from __future__ import annotations
 
@@ -64,21 +64,24 @@ def _options() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME",
-        help="only loads whose name contains this (or matches it, with * and ?); may be repeated",
+        help="only workloads whose name contains NAME (or matches it, with * and ?); may repeat",
     )
-    parser.add_argument("--list", action="store_true", help="show the loads and stop")
+    parser.add_argument("--list", action="store_true", help="list the workloads and exit")
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--braid-only", action="store_true", help="measure Braid alone")
     alone.add_argument("--kafka-only", action="store_true", help="measure Kafka alone")
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each server; the median counts")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds per server; the median is reported")
     parser.add_argument(
-        "--kafka-libs", type=Path, metavar="DIR", help="Kafka's jars, if they are here already"
+        "--kafka-libs", type=Path, metavar="DIR", help="Kafka's jars; default: downloaded from Maven"
     )
     parser.add_argument(
-        "--scratch", type=Path, metavar="DIR", help="where the servers keep their logs while it runs"
+        "--scratch", type=Path, metavar="DIR", help="directory for the servers' data during the run"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/results)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory for the results (default for a full run: bench/results)",
     )
     return parser.parse_args()
 

@@ -177,18 +177,22 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench-spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes, small sizes, one round")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="only loads whose name contains this"
+        "--only", action="append", default=[], metavar="NAME", help="only workloads whose name contains NAME"
     )
-    parser.add_argument("--list", action="store_true", help="show the loads and stop")
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each side; the median counts")
+    parser.add_argument("--list", action="store_true", help="list the workloads and exit")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds per side; the median is reported")
     parser.add_argument(
-        "--connector-libs", type=Path, metavar="DIR", help="the connector's jars, if here already"
+        "--connector-libs",
+        type=Path,
+        metavar="DIR",
+        help="the connector's jars; default: downloaded from Maven",
     )
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="directory for data during the run")
     parser.add_argument(
-        "--scratch", type=Path, metavar="DIR", help="where logs and topics are kept meanwhile"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where results are written (a full run: bench/results)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory for the results (default for a full run: bench/results)",
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""What scripts/demo shows: a broker, a stock client, a rate, a kill -9 that loses nothing, a pipeline."""
+"""Shows a broker, a stock Kafka client, throughput, a kill -9 that loses nothing, and a pipeline on Spark."""
 
 from __future__ import annotations
 
@@ -22,9 +22,21 @@ console = Console(width=100)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000, help="how many to send and read")
-    parser.add_argument("--orders", type=int, default=20_000, help="for the pipeline; 0 leaves Spark out")
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=1_000_000,
+        metavar="N",
+        help="records to send and read (default 1000000)",
+    )
+    parser.add_argument(
+        "--orders",
+        type=int,
+        default=20_000,
+        metavar="N",
+        help="orders for the pipeline; 0: skip Spark (default 20000)",
+    )
     arguments = parser.parse_args()
     count = arguments.records
     console.rule("Braid")

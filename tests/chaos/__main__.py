@@ -46,29 +46,45 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=1_000, help="kills of the broker (default 1000)")
-    parser.add_argument("--fills", type=int, help="instead of kills: fill the disk this often (needs root)")
-    parser.add_argument("--recovery-gb", type=float, help="instead: time the recovery of a log of this size")
-    parser.add_argument("--seconds", type=float, help="end after this long, whatever the number of kills")
-    parser.add_argument("--seed", type=int, help="the moments of the kills; printed, random by default")
-    parser.add_argument("--partitions", type=int, default=6)
-    parser.add_argument("--senders", type=int, default=3, help="idempotent producers (default 3)")
-    parser.add_argument("--flush", choices=("sync", "async"), default="sync")
+    parser.add_argument(
+        "--kills", type=int, default=1_000, metavar="N", help="kill the broker N times (default 1000)"
+    )
+    parser.add_argument("--fills", type=int, metavar="N", help="instead: fill the disk N times (needs root)")
+    parser.add_argument(
+        "--recovery-gb", type=float, metavar="GB", help="instead: time the recovery of a log of GB"
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds")
+    parser.add_argument("--seed", type=int, help="repeat the run that printed this seed")
+    parser.add_argument("--partitions", type=int, default=6, metavar="N", help="partitions (default 6)")
+    parser.add_argument(
+        "--senders", type=int, default=3, metavar="N", help="idempotent producers (default 3)"
+    )
+    parser.add_argument("--flush", choices=("sync", "async"), default="sync", help="default: sync")
     pipelines = parser.add_argument_group("pipelines")
     pipelines.add_argument(
         "--exactly-once", action="store_true", help="instead: consume, transform and produce in transactions"
     )
-    pipelines.add_argument("--spark-kills", type=int, help="instead: kill a Spark driver this often")
-    pipelines.add_argument("--runs", type=int, default=20, help="runs, each on a new broker (default 20)")
-    pipelines.add_argument("--messages", type=int, default=100_000, help="of each run (default 100000)")
+    pipelines.add_argument(
+        "--spark-kills", type=int, metavar="N", help="instead: kill a Spark driver N times"
+    )
+    pipelines.add_argument(
+        "--runs", type=int, default=20, metavar="N", help="runs, each on a new broker (default 20)"
+    )
+    pipelines.add_argument(
+        "--messages", type=int, default=100_000, metavar="N", help="messages per run (default 100000)"
+    )
     pipelines.add_argument(
         "--protocol",
         choices=exactly_once.PROTOCOLS,
-        help="of the transformers' group; by default the runs take turns",
+        help="group protocol of the transformers; default: each in turn",
     )
-    pipelines.add_argument("--planted", action="store_true", help="instead: catch all planted bugs")
-    pipelines.add_argument("--kafka", action="store_true", help="run against Apache Kafka, to prove the run")
-    pipelines.add_argument("--kafka-libs", type=Path, help="its jars; by default Maven gets them")
+    pipelines.add_argument(
+        "--planted", action="store_true", help="instead: check that every planted bug is found"
+    )
+    pipelines.add_argument(
+        "--kafka", action="store_true", help="run against Apache Kafka, to check the checks"
+    )
+    pipelines.add_argument("--kafka-libs", type=Path, metavar="DIR", help="Kafka's jars; default: from Maven")
     return parser.parse_args()
 
 

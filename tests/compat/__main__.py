@@ -1,11 +1,11 @@
-"""`python -m tests.compat`: the client suite against Braid, then the very same tests against Apache Kafka.
+"""Runs the client tests against Braid, then the same tests against Apache Kafka.
 
-The second run proves the tests: what they demand of Braid is what Kafka does. Where Kafka's jars cannot be
-had it is left out with a message, and the Java client with it. Spark runs as applications of its own, on this
-machine and on a standalone master with two workers. 10,000 idle connections are tried as well.
+The second run checks the tests: what they ask of Braid is what Kafka does. If Kafka's jars cannot be
+downloaded, that run and the Java client are skipped with a message. Spark applications run on this machine
+and on a standalone master with two workers. Another step opens 10,000 idle connections.
 
 The Spark tests run again on the oldest pyspark that pyproject.toml allows, in an environment of its own
-(.venv-oldest), and there the lake too in the formats of others, with the jars that Maven has for that Spark.
+(.venv-oldest), together with tests of the lake in Delta and Iceberg format.
 """
 
 from __future__ import annotations
@@ -88,14 +88,12 @@ def say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/compat", description=__doc__)
+    parser.add_argument("--kafka-libs", type=Path, metavar="DIR", help="Kafka's jars; default: from Maven")
     parser.add_argument(
-        "--kafka-libs", type=Path, help="directory of Kafka's jars; by default Maven gets them"
-    )
-    parser.add_argument(
-        "--lake-libs", type=Path, help="jars in DIR/delta and DIR/iceberg; by default Maven gets them"
+        "--lake-libs", type=Path, metavar="DIR", help="jars in DIR/delta and DIR/iceberg; default: from Maven"
     )
     names = ("braid", "idle", "kafka", "oldest-pyspark", "lake")
-    parser.add_argument("--only", action="append", choices=names, help="this step; may be repeated")
+    parser.add_argument("--only", action="append", choices=names, help="only this step; may repeat")
     given = parser.parse_args()
     steps: tuple[Callable[[], bool], ...] = (
         partial(against_braid, given.kafka_libs),
