@@ -139,7 +139,9 @@ class Load:
                 base = await client.produce("orders", index, batch)
                 self._acked(sender, number, count, index, base)
             except Lost:
-                pass
+                # The old connection may still bring its batch, after those of the next: order is promised
+                # within a connection only. So it goes on as another sender.
+                sender, number = sender + 1, -count
             except Refused as refusal:
                 self._judge.refused("a plain batch", refusal.code)
             number += count
