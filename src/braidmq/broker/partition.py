@@ -57,7 +57,7 @@ class Partition:
     __slots__ = (
         "_append_queue", "_cold_jobs", "_commit", "_compactor", "_config", "_directory", "_disk",
         "_durable_waits", "_log", "_on_dirty", "_open_waits", "_opener", "_preparer", "_refusal", "_watchers",
-        "deleted", "dirty", "index", "ready", "syncs", "topic",
+        "deleted", "dirty", "index", "leader_epoch", "ready", "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class Partition:
     ) -> None:
         self.topic = topic
         self.index = index
+        self.leader_epoch = 0
+        """Set by whoever creates the partition, from its record in the metadata."""
         self._directory = directory
         self.dirty = False
         self._opener = opener

@@ -49,10 +49,21 @@ PARTITIONS = "partitions/"
 BROKERS = "brokers/"
 DELETED = "deleted/"
 CONFIGS = "configs/"
+OF_BROKERS = "brokers"
+"""The kind of options that brokers have; the name is a node id, or empty for all."""
+OF_GROUPS = "groups"
+
+
+ALL_CLUSTERS = "/braid/"
 
 
 def prefix(cluster: str) -> str:
-    return f"/braid/{cluster}/"
+    return f"{ALL_CLUSTERS}{cluster}/"
+
+
+def cluster_of(key: str) -> str:
+    """The cluster that a key with its prefix belongs to."""
+    return key.removeprefix(ALL_CLUSTERS).partition("/")[0]
 
 
 def broker_key(node_id: int, part: str) -> str:
@@ -89,6 +100,12 @@ def deleted_key(topic_id: bytes) -> str:
 
 def config_key(kind: str, name: str) -> str:
     return f"{CONFIGS}{kind}/{name}"
+
+
+def config_of(key: str) -> tuple[str, str]:
+    """Kind and name in a key of `configs/`."""
+    kind, _, name = key.removeprefix(CONFIGS).partition("/")
+    return kind, name
 
 
 def topic_of(key: str) -> bytes:
@@ -314,6 +331,8 @@ class PartitionMeta(Record):
 class DeletedTopic(Record):
     name: str = _kept(_text, "")
     at_ms: int = _kept(_whole)
+    done: bool = _kept(_flag, False)
+    """Whether its files are removed and nothing is kept under its name any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

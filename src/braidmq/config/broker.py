@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from braidmq.config.option import MS_PER_DAY, Option, OptionType
 
+
+
+def _why_no_cluster_name(name: str) -> str | None:
+    legal = name.isascii() and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
+    return None if legal and len(name) <= 100 else "use up to 100 letters, digits, '.', '_' and '-'"
+
+
 BROKER: tuple[Option, ...] = (
     Option("node.id", OptionType.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
+    Option(
+        "cluster.name",
+        OptionType.STRING,
+        "braid",
+        "Under which name the cluster's metadata is kept; brokers that share a store by mistake stay apart.",
+        form="letters, digits, '.', '_' and '-'",
+        check=_why_no_cluster_name,
+    ),
     Option(
         "auto.create.topics.enable",
         OptionType.BOOL,

@@ -25,8 +25,8 @@ FIRST = Identity(
     cluster_id=None,
     host="a",
     boot_id="boot",
-    listeners=(Listener("plain", "a", 9092),),
 )
+AT = (Listener("plain", "a", 9092),)
 SECOND = replace(FIRST, node_id=2, uuid="disk-2", run="run-2")
 
 
@@ -84,7 +84,7 @@ def member(store: KvStore, identity: Identity, clock: TurnedClock, renew_s: floa
 
 async def joined(membership: Membership) -> Membership:
     await membership.join()
-    await membership.appear()
+    await membership.appear(AT)
     return membership
 
 
@@ -201,7 +201,7 @@ def test_two_running_brokers_cannot_share_a_node_id(monkeypatch: pytest.MonkeyPa
         copy = member(store, replace(FIRST, run="copy"), clock)
         await copy.join()
         with pytest.raises(JoinRefused, match="node id 1 is running at a:9092"):
-            await copy.appear()
+            await copy.appear(AT)
         turning.cancel()
         assert not first.isolated
         await first.leave()
