@@ -90,7 +90,8 @@ class MachineFaults:
 
     async def set_clock(self) -> None:
         self._tell("has its clock set")
-        self._node.clock.ahead_ms += self._chance.choice((-3_600_000, -500, 500, 60_000))
+        # Never further back than an hour: a broker rightly refuses stamps that are further ahead of it.
+        self._node.clock.ahead_ms = self._chance.choice((-3_600_000, -500, 500, 60_000))
 
     async def lose_metadata(self, old: bytes) -> None:
         """Somebody restores the metadata from a backup that is too old, and then the right one."""

@@ -183,23 +183,19 @@ class _Lock:
     def __init__(self) -> None:
         self._held = False
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
         _wait_until(lambda: not self._held)
         self._held = True
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
+        assert self._held, "a lock that nobody holds is released"
         self._held = False
 
+    def __enter__(self) -> None:
+        self.acquire()
 
-class _Event:
-    def __init__(self) -> None:
-        self._is_set = False
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def wait(self) -> None:
-        _wait_until(lambda: self._is_set)
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def _wait_until(met: Callable[[], bool]) -> None:
@@ -215,7 +211,6 @@ def _wait_until(met: Callable[[], bool]) -> None:
 
 class SimThreading:
     Lock = _Lock
-    Event = _Event
 
 
 @contextmanager

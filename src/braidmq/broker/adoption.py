@@ -74,9 +74,7 @@ def conflict(image: Image, record: TopicRecord) -> str | None:
     return f"a topic {record.name} exists, with the directory {directory_name(known.name, known.id)}"
 
 
-async def adopt(
-    disk: Disk, root: Path, image: Image, changes: Changes, candidate: Candidate
-) -> list[str]:
+async def adopt(disk: Disk, root: Path, image: Image, changes: Changes, candidate: Candidate) -> list[str]:
     """Brings a topic back, in the place of one that has its name; what was done, for people."""
     record = candidate.record
     if record.id in image.topics:

@@ -47,9 +47,7 @@ class Start(Enum):
 class Metadata:
     """Opened before anything else of a broker, closed after it."""
 
-    def __init__(
-        self, node_id: int, cluster_name: str, data: Path, host: Host, threads: DiskThreads
-    ) -> None:
+    def __init__(self, node_id: int, cluster_name: str, data: Path, host: Host, threads: DiskThreads) -> None:
         self._node_id = node_id
         self._cluster_name = cluster_name
         self._data = data
@@ -69,8 +67,8 @@ class Metadata:
         kept = read_node_file(self._host.disk, self._data)
         if kept is not None and kept.node_id != self._node_id:
             raise JoinRefused(
-                f"the data directory belongs to node {kept.node_id}, not {self._node_id}; start the broker with"
-                f" -o node.id={kept.node_id}, or give it another directory"
+                f"the data directory belongs to node {kept.node_id}, not {self._node_id}; start the broker"
+                f" with -o node.id={kept.node_id}, or give it another directory"
             )
         await self.store.start()
         try:

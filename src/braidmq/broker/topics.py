@@ -240,9 +240,7 @@ class Topics:
             if not isinstance(error.__cause__, Unknown):
                 await self._remove_directory(record)
             if isinstance(error, TopicExists):
-                raise ApiError(
-                    ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists"
-                ) from None
+                raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists") from None
             raise
         return self.get(name)
 

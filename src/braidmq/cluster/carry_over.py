@@ -62,8 +62,8 @@ def _replay(changes: list[journal.Change]) -> tuple[int, dict[str, tuple[int, An
             values[key] = (revisions.get(key, revision), value)
         for key in change["delete"]:
             values.pop(key, None)
-    # An empty store of today's form is at 1, and so can a key of the old form be.
-    return max(revision, FIRST_REVISION), values
+    # An empty store of today's form is at 1. One with keys is later, or a watch from 0 would miss them.
+    return max(revision, FIRST_REVISION + bool(values)), values
 
 
 def finish_carry_over(disk: Disk, directory: Path, carried: list[int] | None, revision: int) -> None:

@@ -67,9 +67,7 @@ class Changes:
 
     def place(self, count: int, first: int = 0) -> list[Replicas]:
         """Where new partitions go, the first of which has the number `first`."""
-        return placement.spread(
-            self._image.candidates(self._node_id), count, REPLICATION_FACTOR, first
-        )
+        return placement.spread(self._image.candidates(self._node_id), count, REPLICATION_FACTOR, first)
 
     async def create_topic(
         self, name: str, topic_id: bytes, replicas: Sequence[Replicas], options: Mapping[str, str]

@@ -83,8 +83,11 @@ class FileStore(KvStore):
         if not self._disk.exists(self._path):
             self._create()
         self._kv = self._replay()
-        finish_carry_over(self._disk, self._path.parent, self._header.get("carried"), self._kv.revision)
         self._file = self._disk.open_append(self._path)
+        # What a killed process has written or renamed without a sync is shown from here on: it must stay.
+        self._file.fdatasync()
+        self._disk.sync_directory(self._path.parent)
+        finish_carry_over(self._disk, self._path.parent, self._header.get("carried"), self._kv.revision)
 
     def _create(self) -> None:
         # Leases of a store that was here before must not be taken for ours.

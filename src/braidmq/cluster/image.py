@@ -257,7 +257,7 @@ class Image:
         return self._prefix + name
 
     def leftovers(self) -> Iterator[PartitionId]:
-        """PartitionImage keys that belong to no topic, or lie above its count."""
+        """Partition keys that belong to no topic, or lie above its count."""
         for topic_id, indexes in self._indexes.items():
             topic = self.topics.get(topic_id)
             count = 0 if topic is None else len(topic.partitions)
@@ -414,6 +414,8 @@ class Image:
             after = self.topics[topic_id] = self.by_name[meta.record.name] = TopicImage(
                 topic_id, meta, partitions
             )
+        if before is None and after is None:
+            return
         delta.topics[topic_id] = (before, after)
         held_before = [] if before is None else before.partitions
         held_after = [] if after is None else after.partitions
@@ -433,7 +435,8 @@ class Image:
         before = topic.partitions[which.partition]
         after = self._of_kind(records.partition_key(*which), PartitionMeta)
         topic.partitions[which.partition] = after
-        delta.partitions[which] = Move(before, after)
+        if before is not None or after is not None:
+            delta.partitions[which] = Move(before, after)
 
 
 def _kind_of(name: str) -> type[Record] | None:

@@ -49,14 +49,12 @@ class ImageFeed:
         """Takes the first snapshot; `StoreError` if there is none to be had."""
         self._show(self.image.load(await self._store.snapshot(self.image.key(""))))
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="image-feed")
-        self._task.add_done_callback(_say_why)
+        self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for _, _, future in self._waiting:
-            future.cancel()
 
     @property
     def age_s(self) -> float:
@@ -64,9 +62,14 @@ class ImageFeed:
         return self._clock.monotonic() - self._heard_at
 
     async def reached(self, revision: int) -> None:
-        """Returns when the image shows everything up to a revision, such as one's own commit."""
+        """Returns when the image shows everything up to a revision, such as one's own commit.
+
+        `StoreClosed` if it follows the store no longer.
+        """
         if self.image.revision >= revision:
             return
+        if self._task is None or self._task.done():
+            raise _no_longer()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (revision, next(self._order), future))
         await future
@@ -98,6 +101,11 @@ class ImageFeed:
                 )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
+            except Exception:
+                log.exception("the metadata cannot be followed, all of it is read again")
+                whole = True
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def _show(self, delta: Delta) -> None:
         self._heard_at = self._clock.monotonic()
@@ -113,7 +121,14 @@ class ImageFeed:
             if not future.done():
                 future.set_result(None)
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the metadata is followed no longer", exc_info=error)
+        waiting, self._waiting = self._waiting, []
+        for _, _, future in waiting:
+            if not future.done():
+                future.set_exception(_no_longer())
 
-def _say_why(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("the metadata is followed no longer", exc_info=error)
+
+def _no_longer() -> StoreClosed:
+    return StoreClosed("the metadata is followed no longer")

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from braidmq.cluster import journal
 from braidmq.cluster.metadata_store import (
     LEASE_TTL_MIN_S,
-    OPERATION_BYTES,
     Change,
     Compare,
     Conflict,
@@ -36,6 +35,7 @@ from braidmq.cluster.metadata_store import (
     ModRevision,
     Put,
     Refused,
+    change_bytes,
     check_commit,
     check_ttl,
 )
@@ -257,7 +257,7 @@ class KeyValues:
             raise ValueError(f"revision {revision} changes nothing")
         change = Change(revision, tuple(sorted(events, key=lambda event: event.key)))
         self._history.append(change)
-        self._history_bytes += _size(change)
+        self._history_bytes += change_bytes(change)
         while len(self._history) > HISTORY_REVISIONS_MAX or self._history_bytes > HISTORY_BYTES_MAX:
             self._forget(self._history[0].revision)
         return change
@@ -293,7 +293,7 @@ class KeyValues:
 
     def _forget(self, revision: int) -> None:
         while self._history and self._history[0].revision <= revision:
-            self._history_bytes -= _size(self._history.popleft())
+            self._history_bytes -= change_bytes(self._history.popleft())
         self.compact_revision = revision
 
     # -- bytes ----------------------------------------------------------------------------------
@@ -402,8 +402,3 @@ def step_from_json(found: Json) -> Step:
 def _known_from(revision: int) -> int:
     """The revision up to which a store without history has forgotten: nothing came before the first."""
     return 0 if revision <= FIRST_REVISION else revision
-
-
-def _size(change: Change) -> int:
-    values = sum(len(event.item.value) for event in change.events if event.item is not None)
-    return values + sum(OPERATION_BYTES + len(event.key) for event in change.events)

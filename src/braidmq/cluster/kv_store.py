@@ -33,15 +33,18 @@ from braidmq.cluster.metadata_store import (
     Unavailable,
     Unknown,
     Watch,
+    check_commit,
     check_key,
     check_prefix,
 )
 from braidmq.platform.clock import Clock
 
 WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 64 * 1024 * 1024
 BATCH_STEPS_MAX = 256
+BATCH_REQUESTS_MAX = 1024
 BATCH_BYTES_MAX = 4 * 1024 * 1024
-"""Of keys and values; an entry of the journal has room for them in their longest form."""
+"""Of commits; an entry of the journal has room for them in their longest form."""
 RETRY_S = 1.0
 """How long ends of leases wait after a write that failed."""
 
@@ -89,6 +92,7 @@ class KvStore:
         self._clock = clock
         self._kv = KeyValues() if kv is None else kv
         self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
         self._watches: dict[KvWatch, None] = {}
         self._shown = self._kv.revision
         """The newest revision that watches may see: everything up to it is durable."""
@@ -123,7 +127,7 @@ class KvStore:
     async def commit(
         self, compares: Sequence[Compare] = (), puts: Sequence[Put] = (), deletes: Sequence[str] = ()
     ) -> int:
-        size = sum(len(put.key) + len(put.value) for put in puts)
+        size = check_commit(compares, puts, deletes)
         return await self._ask(
             lambda: self._kv.commit(compares, puts, deletes), lambda: self._kv.revision, size, Unknown
         )
@@ -165,8 +169,11 @@ class KvStore:
         self._check_open()
         if len(self._waiting) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} requests wait for the metadata store already")
+        if size and self._waiting_bytes + size > WAITING_BYTES_MAX:
+            raise Unavailable(f"{self._waiting_bytes:,} bytes wait for the metadata store already")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(decide, answer, future, size, unsure))  # type: ignore[arg-type]
+        self._waiting_bytes += size
         self._wake.set()
         return await future
 
@@ -198,11 +205,38 @@ class KvStore:
 
     async def _batch(self) -> None:
         deadlines = self._kv.deadlines()
-        steps = self._end_leases()
         taken: list[_Waiting] = []
+        try:
+            steps = self._end_leases()
+            self._decide(taken, steps)
+            if steps:
+                await self._write(steps)
+        except OSError as error:
+            await self._take_back(taken, deadlines, error)
+            return
+        except Exception as error:
+            # A mistake of ours ends the store; those who wait for this batch must hear of it.
+            for request in taken:
+                request.tell(request.unsure(f"the metadata store has failed: {error}"))
+            raise
+        self._shown = self._kv.revision
+        for request in taken:
+            request.tell()
+        if steps:
+            for watch in self._watches:
+                watch.wake()
+
+    def _decide(self, taken: list[_Waiting], steps: list[Step]) -> None:
+        """Takes requests and their steps, as many as fit into a batch."""
         size = 0
-        while self._waiting and len(steps) < BATCH_STEPS_MAX and size < BATCH_BYTES_MAX:
+        while (
+            self._waiting
+            and len(steps) < BATCH_STEPS_MAX
+            and len(taken) < BATCH_REQUESTS_MAX
+            and size < BATCH_BYTES_MAX
+        ):
             request = self._waiting.popleft()
+            self._waiting_bytes -= request.size
             taken.append(request)
             size += request.size
             try:
@@ -214,18 +248,6 @@ class KvStore:
                 request.outcome = request.answer()
             except StoreError as error:
                 request.outcome = error
-        if steps:
-            try:
-                await self._write(steps)
-            except OSError as error:
-                await self._take_back(taken, deadlines, error)
-                return
-        self._shown = self._kv.revision
-        for request in taken:
-            request.tell()
-        if steps:
-            for watch in self._watches:
-                watch.wake()
 
     def _end_leases(self) -> list[Step]:
         steps: list[Step] = []
@@ -261,6 +283,7 @@ class KvStore:
             else:
                 # It wanted to change nothing, or was refused because of what is taken back: decided again.
                 self._waiting.appendleft(request)
+                self._waiting_bytes += request.size
 
     def _fail(self, error: StoreError) -> None:
         self._failed = self._failed or error

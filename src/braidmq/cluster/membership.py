@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 
 from braidmq.cluster import records
 from braidmq.cluster.metadata_store import (
+    Compare,
     Conflict,
     CreateRevision,
     Expired,
@@ -143,6 +144,9 @@ class Membership:
         self._state = State.UP
         self._addresses: tuple[Listener, ...] = ()
         self._registered: _Registration | None = None
+        self._lease_under_way = 0
+        """Of a registration whose end is not known here."""
+        self._left = False
         self._listeners: list[Callable[[int], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._writes = 0
@@ -197,24 +201,32 @@ class Membership:
             await self._store.commit([CreateRevision(key, registered.epoch)], [put])
 
     async def leave(self) -> None:
-        """Takes this broker out, at once rather than when its lease ends."""
+        """Takes this broker out for good, at once rather than when its lease ends."""
+        self._left = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        registered, self._registered = self._registered, None
-        if registered is not None:
+        leases = dict.fromkeys((self.lease_id, self._lease_under_way))
+        self._registered, self._lease_under_way = None, 0
+        for lease_id in leases:
+            await self._give_back(lease_id)
+
+    async def _give_back(self, lease_id: int) -> None:
+        """Ends a lease if the store can be reached; else it ends by itself."""
+        if lease_id:
             with contextlib.suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(self._store.revoke(registered.lease_id), self._times.ttl_s)
+                await asyncio.wait_for(self._store.revoke(lease_id), self._times.ttl_s)
 
     # -- joining --------------------------------------------------------------------------------
 
     async def _found_cluster(self) -> None:
         identity = self._identity
+        unknown: Unknown | None = None
         for _ in range(TRIES_MAX):
             found = await self._store.get(self._key(records.CLUSTER_ID))
             if found is None:
-                await self._make_cluster()
+                unknown = await self._make_cluster()
                 continue
             level = await self._read(records.FORMAT, Format)
             if level is not None and level.level > FORMAT_LEVEL:
@@ -228,19 +240,40 @@ class Membership:
                     f"the data directory belongs to cluster {identity.cluster_id}, the store to cluster"
                     f" {self.cluster_id}; check --store, or give this broker a new data directory"
                 )
-            secret = await self._read(records.SECRET, Secret)
-            self.secret = b"" if secret is None else bytes.fromhex(secret.hex)
+            self.secret = await self._read_secret()
             return
-        raise JoinRefused("the cluster's id could not be agreed on; try again")
+        raise unknown or JoinRefused("the cluster's id could not be agreed on; try again")
 
-    async def _make_cluster(self) -> None:
+    async def _read_secret(self) -> bytes:
+        # With an empty or a short one, anybody could prove to be a broker.
+        found = await self._read(records.SECRET, Secret)
+        try:
+            secret = bytes.fromhex(found.hex if found is not None else "")
+        except ValueError:
+            secret = b""
+        if len(secret) < SECRET_BYTES:
+            raise JoinRefused(
+                f"the cluster's secret is missing or damaged ({self._key(records.SECRET)}); restore the"
+                " metadata from a backup"
+            )
+        return secret
+
+    async def _make_cluster(self) -> Unknown | None:
         made = founding_records(
             self._identity.cluster_id or self._random_bytes(16).hex(), self._random_bytes(SECRET_BYTES)
         )
         puts = [Put(self._key(name), encode(one, self._by())) for name, one in made.items()]
-        # Whatever becomes of it, what stands there afterwards counts.
-        with contextlib.suppress(Conflict, Unknown):
-            await self._store.commit([absent(self._key(name)) for name in made], puts)
+        return await self._attempt([absent(self._key(name)) for name in made], puts)
+
+    async def _attempt(self, compares: list[Compare], puts: list[Put]) -> Unknown | None:
+        """Commits if it can be done; whatever becomes of it, what stands there afterwards counts."""
+        try:
+            await self._store.commit(compares, puts)
+        except Conflict:
+            pass
+        except Unknown as error:
+            return error
+        return None
 
     async def _show_node(self) -> None:
         identity = self._identity
@@ -248,9 +281,11 @@ class Membership:
         mine = Node(
             uuid=identity.uuid, directories=identity.directories, rack=identity.rack, host=identity.host
         )
+        unknown: Unknown | None = None
         for _ in range(TRIES_MAX):
             item = await self._store.get(key)
             found = None if item is None else self._decoded(Node, item)
+            compares: list[Compare] = [ModRevision(key, 0 if item is None else item.mod_revision)]
             if found is not None:
                 if found.uuid != identity.uuid and not identity.replace:
                     raise JoinRefused(
@@ -260,38 +295,64 @@ class Membership:
                 if found == mine:
                     return
                 mine = replace(mine, rest=found.rest)
-            compare = ModRevision(key, 0 if item is None else item.mod_revision)
-            with contextlib.suppress(Conflict, Unknown):
-                await self._store.commit([compare], [Put(key, encode(mine, self._by()))])
-        raise JoinRefused(f"node id {identity.node_id} is being taken by another broker")
+                if found.uuid != identity.uuid:
+                    # A broker that runs keeps its id: after a change it could not come back.
+                    compares.append(absent(await self._until_gone(self._patience())))
+            unknown = await self._attempt(compares, [Put(key, encode(mine, self._by()))])
+        raise unknown or JoinRefused(f"node id {identity.node_id} is being taken by another broker")
 
     async def _register(self) -> None:
         """Creates `alive` under a new lease."""
-        key = self._key(records.alive_key(self._identity.node_id))
-        waited_until = self._now() + 2 * self._times.ttl_s + 1
+        waited_until = self._patience()
         while True:
-            item = await self._store.get(key)
-            if item is not None:
-                await self._clear(item, waited_until)
-                continue
+            key = await self._until_gone(waited_until)
             sent_at = self._now()
             lease = await self._store.lease(self._times.ttl_s)
-            value = encode(self._alive(), self._by())
+            self._lease_under_way = lease.lease_id
+            epoch = await self._create_alive(key, lease.lease_id, waited_until)
+            self._lease_under_way = 0
+            if epoch is None or self._left:
+                await self._give_back(lease.lease_id)
+            if self._left:
+                raise JoinRefused(f"broker {self._identity.node_id} has left")
+            if epoch is not None:
+                self._registered = _Registration(lease.lease_id, lease.ttl_s, epoch, sent_at + lease.ttl_s)
+                self._tell(epoch)
+                return
+
+    async def _create_alive(self, key: str, lease_id: int, waited_until: float) -> int | None:
+        """The broker epoch; None if it was not created under this lease."""
+        value = encode(self._alive(), self._by())
+        try:
+            return await self._store.commit([absent(key)], [Put(key, value, lease_id)])
+        except (Conflict, Expired):
+            return None
+        except Unknown:
+            found = await self._store.get(key)
+            if found is not None and found.value == value:
+                return found.create_revision
+            if self._now() >= waited_until:
+                raise
+            await asyncio.sleep(RETRY_S)
+            return None
+
+    def _tell(self, epoch: int) -> None:
+        for listener in self._listeners:
             try:
-                epoch = await self._store.commit([absent(key)], [Put(key, value, lease.lease_id)])
-            except (Conflict, Expired):
-                continue
-            except Unknown:
-                now_there = await self._store.get(key)
-                if now_there is None or now_there.value != value:
-                    with contextlib.suppress(StoreError):
-                        await self._store.revoke(lease.lease_id)
-                    continue
-                epoch = now_there.create_revision
-            self._registered = _Registration(lease.lease_id, lease.ttl_s, epoch, sent_at + lease.ttl_s)
-            for listener in self._listeners:
                 listener(epoch)
-            return
+            except Exception:
+                log.exception("a new broker epoch could not be followed")
+
+    def _patience(self) -> float:
+        """Until when to wait for a broker that may be dead."""
+        return self._now() + 2 * self._times.ttl_s + 1
+
+    async def _until_gone(self, waited_until: float) -> str:
+        """Returns when no broker runs under this node id; the key of `alive`."""
+        key = self._key(records.alive_key(self._identity.node_id))
+        while (item := await self._store.get(key)) is not None:
+            await self._clear(item, waited_until)
+        return key
 
     async def _clear(self, item: Item, waited_until: float) -> None:
         """Removes what an earlier run has left; waits for the end of anybody else's."""
@@ -317,11 +378,13 @@ class Membership:
                 return
             sent_at = self._now()
             try:
-                ttl_s = await asyncio.wait_for(
-                    self._store.renew(registered.lease_id), max(registered.ttl_s / 2, self._times.renew_s)
-                )
+                # Not wait_for: before Python 3.12 it may lose the cancellation by which `leave` ends this.
+                async with asyncio.timeout(max(registered.ttl_s / 2, self._times.renew_s)):
+                    ttl_s = await self._store.renew(registered.lease_id)
                 registered.deadline = max(registered.deadline, sent_at + ttl_s)
             except Expired:
+                # Its place may be taken: what it acks from now on nobody may ever see.
+                registered.deadline = sent_at
                 log.warning("the broker's lease has ended; it registers again under a new epoch")
                 await self._register_again()
             except StoreClosed:
@@ -331,6 +394,8 @@ class Membership:
                     log.warning(
                         "the broker is isolated, its lease may have ended: %s", str(error) or "no answer"
                     )
+            except Exception:
+                log.exception("the broker's lease could not be renewed")
 
     async def _register_again(self) -> None:
         while True:
@@ -343,6 +408,8 @@ class Membership:
                 return
             except StoreError as error:
                 log.warning("the broker cannot register again yet: %s", error)
+            except Exception:
+                log.exception("the broker cannot register again yet")
             await asyncio.sleep(self._times.renew_s)
 
     # -- details --------------------------------------------------------------------------------

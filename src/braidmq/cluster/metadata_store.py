@@ -104,6 +104,12 @@ class Change(NamedTuple):
     events: tuple[Event, ...]
 
 
+def change_bytes(change: Change) -> int:
+    """About how much memory a change holds."""
+    values = sum(len(event.item.value) for event in change.events if event.item is not None)
+    return values + sum(OPERATION_BYTES + len(event.key) for event in change.events)
+
+
 class Snapshot(NamedTuple):
     """All items under a prefix as of one revision, in the order of their keys."""
 
@@ -212,8 +218,8 @@ def absent(key: str) -> CreateRevision:
     return CreateRevision(key, 0)
 
 
-def check_commit(compares: Sequence[Compare], puts: Sequence[Put], deletes: Sequence[str]) -> None:
-    """Raises `Refused` for a commit that no store takes."""
+def check_commit(compares: Sequence[Compare], puts: Sequence[Put], deletes: Sequence[str]) -> int:
+    """How many bytes a commit has; `Refused` if no store takes it."""
     for what, count in (("compares", len(compares)), ("puts and deletes", len(puts) + len(deletes))):
         if count > OPERATIONS_MAX:
             raise Refused(f"a commit of {count} {what}; at most {OPERATIONS_MAX} are allowed")
@@ -234,6 +240,7 @@ def check_commit(compares: Sequence[Compare], puts: Sequence[Put], deletes: Sequ
     size += OPERATION_BYTES * (len(compares) + len(puts) + len(deletes))
     if size > REQUEST_BYTES_MAX:
         raise Refused(f"a commit of {size:,} bytes; at most {REQUEST_BYTES_MAX:,} are allowed")
+    return size
 
 
 def check_key(key: str) -> int:

@@ -1,6 +1,6 @@
 """Which node a data directory is: the small file `node` in it.
 
-It holds the node id, the cluster's name, the directory's own uuid, the cluster it is part of, and which start of the broker this
+It holds the node id, the directory's own uuid, name and id of the cluster, and which start of the broker this
 is. A registration that names this start or the one before was made from here, so it can be removed at once
 (`cluster/membership.py`). Written whole at every start, before the broker joins.
 """

@@ -29,6 +29,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 VERSION = 1
 NO_LEADER = -1
 NO_EPOCH = -1
+PARTITIONS_MAX = 10_000_000
+"""Of one topic. Every broker makes room for as many as a topic's key says: a wrong one must not be believed."""
 
 
 class BadRecord(ValueError):
@@ -150,6 +152,13 @@ def _whole(found: Any) -> int:
     if type(found) is not int:
         raise BadRecord(f"{found!r:.60} is no whole number")
     return found
+
+
+def _partition_count(found: Any) -> int:
+    count = _whole(found)
+    if not 0 <= count <= PARTITIONS_MAX:
+        raise BadRecord(f"{found!r:.60} is no number of partitions")
+    return count
 
 
 def _text(found: Any) -> str:
@@ -305,7 +314,7 @@ class TopicMeta(Record):
     """A topic; its partitions are keys of their own."""
 
     name: str = _kept(_text)
-    partitions: int = _kept(_whole)
+    partitions: int = _kept(_partition_count)
     options: Mapping[str, str] = _kept(_options, {})
 
 

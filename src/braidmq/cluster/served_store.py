@@ -5,7 +5,7 @@ connection until their time is over; a commit is sent once, and is `Unknown` if 
 watch goes on after its last revision on every new connection, so it has no gap: the server replays what was
 missed, or says that it is `Lost`.
 
-A watch holds a bounded number of changes for a slow reader. Beyond that it is given up on the server, and
+A watch holds a bounded number and size of changes for a slow reader. Beyond that it is given up on the server, and
 asked for again from where it was when the reader has caught up.
 """
 
@@ -30,6 +30,7 @@ from braidmq.cluster.metadata_store import (
     Unavailable,
     Unknown,
     Watch,
+    change_bytes,
     check_commit,
     check_key,
     check_prefix,
@@ -66,6 +67,7 @@ CONNECT_S_MAX = 5.0
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 1.0
 WATCH_CHANGES_MAX = 1000
+WATCH_BYTES_MAX = 8 * 1024 * 1024
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
 UNIX_PREFIX = "unix:"
 
@@ -264,7 +266,7 @@ class _Link:
         self._next_id = 0
         self._questions: dict[int, _Question] = {}
         self._watches: dict[int, ServedWatch] = {}
-        self._ended = False
+        self.ended = False
 
     async def run(self) -> None:
         """Reads until the connection breaks or the server falls silent."""
@@ -279,7 +281,7 @@ class _Link:
             await asyncio.gather(pinging, return_exceptions=True)
 
     def end(self) -> None:
-        self._ended = True
+        self.ended = True
         self._writer.transport.abort()
         for question in self._questions.values():
             if not question.answer.done():
@@ -324,7 +326,7 @@ class _Link:
         return self._next_id
 
     def unsubscribe(self, watch_id: int) -> None:
-        if self._watches.pop(watch_id, None) is not None and not self._ended:
+        if self._watches.pop(watch_id, None) is not None and not self.ended:
             self._writer.write(encode_frame({"id": watch_id, "do": "cancel"}))
 
     def _take(self, frame: Frame) -> None:
@@ -357,6 +359,7 @@ class ServedWatch:
         self._position = after_revision
         """The last revision that was handed out or is waiting here."""
         self._changes: deque[Change] = deque()
+        self._bytes = 0
         self._error: StoreError | None = None
         self._link: _Link | None = None
         self._watch_id = 0
@@ -369,26 +372,31 @@ class ServedWatch:
     async def __anext__(self) -> Change:
         while not self._closed:
             if self._changes:
-                return self._changes.popleft()
+                change = self._changes.popleft()
+                self._bytes -= change_bytes(change)
+                return change
             if self._error is not None:
                 raise self._error
             self._event.clear()
-            if self._link is None and not await self._subscribe():
-                break
-            await self._event.wait()
+            if self._link is None:
+                await self._subscribe()
+            else:
+                await self._event.wait()
         raise StopAsyncIteration
 
-    async def _subscribe(self) -> bool:
-        """Asks for the watch on the connection, once there is one; False if the watch is closed first."""
+    async def _subscribe(self) -> None:
+        """Asks for the watch on the connection, once there is one, unless the watch is closed first."""
         linked = asyncio.ensure_future(self._store.linked(None))
         closed = asyncio.ensure_future(self._event.wait())
         try:
             await asyncio.wait([linked, closed], return_when=asyncio.FIRST_COMPLETED)
             if self._closed:
-                return False
-            self._link = await linked
-            self._watch_id = self._link.subscribe(self, self._prefix, self._position)
-            return True
+                return
+            link = await linked
+            # It may have broken since it was handed out: nobody would wake us.
+            if not link.ended:
+                self._link = link
+                self._watch_id = link.subscribe(self, self._prefix, self._position)
         finally:
             for waiting in (linked, closed):
                 waiting.cancel()
@@ -399,9 +407,9 @@ class ServedWatch:
             raise BadFrame(f"revision {change.revision} follows {self._position} in a watch")
         self._position = change.revision
         self._changes.append(change)
-        if len(self._changes) >= WATCH_CHANGES_MAX and self._link is not None:
-            self._link.unsubscribe(self._watch_id)
-            self._link = None
+        self._bytes += change_bytes(change)
+        if len(self._changes) >= WATCH_CHANGES_MAX or self._bytes >= WATCH_BYTES_MAX:
+            self._unsubscribe()
         self._event.set()
 
     def fail(self, error: StoreError) -> None:
@@ -414,7 +422,10 @@ class ServedWatch:
 
     async def close(self) -> None:
         self._closed = True
+        self._unsubscribe()
+        self._event.set()
+
+    def _unsubscribe(self) -> None:
         if self._link is not None:
             self._link.unsubscribe(self._watch_id)
             self._link = None
-        self._event.set()

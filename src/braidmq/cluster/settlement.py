@@ -10,7 +10,8 @@ compacted `Unknown` stays, and the caller starts over from a new snapshot.
 
 One case is left to the caller: a witness that must not exist, and that others create and delete meanwhile,
 is again as we demanded, so our commit could happen, or happen again, after that. Where it matters, compare
-something that does not come back as well, such as the create revision of one's own `alive`.
+something that does not come back as well, such as the create revision of one's own `alive`. The same holds
+for other compares that can come true again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from braidmq.cluster.metadata_store import (
     MetadataStore,
     ModRevision,
     Put,
+    Refused,
+    StoreClosed,
     Unavailable,
     Unknown,
 )
@@ -99,6 +102,11 @@ async def commit_settled(
             if unknown is None:
                 raise
             await asyncio.sleep(PAUSE_S)
+        except Refused:
+            if unknown is None:
+                raise
+            # It is this attempt that has no rights; the first one had, and may be under way.
+            break
         except (Lost, TimeoutError):
             break
     assert unknown is not None
@@ -135,12 +143,12 @@ class _Witness:
         watch = self._store.watch(self._key, self._seen_revision)
         try:
             async with asyncio.timeout(FIND_S_MAX):
-                while True:
-                    change = await anext(watch)
+                async for change in watch:
                     for event in change.events:
                         if event.key == self._key:
                             ours = event.item is not None and signed_by(event.item.value) == self._by
                             return change.revision if ours else None
+            raise StoreClosed("the metadata store was closed before a commit was found")
         finally:
             await watch.close()
 

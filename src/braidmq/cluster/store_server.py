@@ -67,6 +67,7 @@ class StoreServer:
         self._token = token
         self._servers: list[asyncio.Server] = []
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
+        self._closed = False
 
     async def listen_unix(self, path: Path) -> None:
         """The owner of the directory is known to be alone in it, so a socket that is there is left over."""
@@ -92,6 +93,7 @@ class StoreServer:
         return bound
 
     async def close(self) -> None:
+        self._closed = True
         for server in self._servers:
             server.close()
         tasks = list(self._connections.values())
@@ -100,6 +102,9 @@ class StoreServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            writer.transport.abort()
+            return
         if len(self._connections) >= CONNECTIONS_MAX:
             log.warning("%d connections to the metadata store are open; another is refused", CONNECTIONS_MAX)
             writer.transport.abort()
@@ -136,7 +141,7 @@ class _Connection:
                 while True:
                     await self._slots.acquire()
                     await self._take(await asyncio.wait_for(read_frame(self._reader), 2 * SILENCE_S_MAX))
-        except (BadFrame, ValueError, KeyError) as error:
+        except (BadFrame, StoreError, ValueError, KeyError) as error:
             log.warning("a client of the metadata store is disconnected: %s", error)
         except (OSError, TimeoutError):
             pass
@@ -165,9 +170,9 @@ class _Connection:
         return True
 
     async def _send(self, frame: Frame) -> None:
-        content = encode_frame(frame)
         async with self._sending:
-            self._writer.write(content)
+            # Not before: all answers that wait for their turn would be held twice.
+            self._writer.write(encode_frame(frame))
             try:
                 await asyncio.wait_for(self._writer.drain(), SEND_S_MAX)
             except TimeoutError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from braidmq.config.option import MS_PER_DAY, Option, OptionType
 
 
-
 def _why_no_cluster_name(name: str) -> str | None:
     legal = name.isascii() and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
     return None if legal and len(name) <= 100 else "use up to 100 letters, digits, '.', '_' and '-'"

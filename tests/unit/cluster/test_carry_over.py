@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.cluster.file_store import FILE_NAME, FileStore
-from braidmq.cluster.metadata_store import Put, StoreCorrupt
+from braidmq.cluster.metadata_store import Lost, Put, StoreCorrupt
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from sim.disk import Crash, SimDisk
@@ -122,3 +122,20 @@ def test_going_back_to_the_old_file_is_a_choice_that_must_be_clear(tmp_path: Pat
         asyncio.run(read(RealDisk(), tmp_path))
     (tmp_path / FILE_NAME).unlink()
     assert asyncio.run(read(RealDisk(), tmp_path)) == (revision, CONTENT)
+
+
+def test_a_watch_from_the_beginning_does_not_pass_over_what_was_carried(tmp_path: Path) -> None:
+    """N4: the history of the old file is gone, so the watch is lost, even after a single old commit."""
+    old = OldJournal(RealDisk(), tmp_path)
+    old.commit({"a": 1})
+    old.close()
+
+    async def story() -> None:
+        store = await opened(RealDisk(), tmp_path)
+        watch = store.watch("", 0)
+        with pytest.raises(Lost):
+            await asyncio.wait_for(anext(watch), 10)
+        await watch.close()
+        await store.close()
+
+    asyncio.run(story())

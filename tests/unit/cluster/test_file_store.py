@@ -4,6 +4,8 @@ harm."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import random
 import signal
@@ -30,6 +32,7 @@ from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from sim.clock import SimClock
 from sim.disk import Crash, SimDisk
+from unit.cluster.old_metadata import OldJournal
 
 DATA = Path("/data")
 WRITER = """
@@ -399,3 +402,103 @@ def answers_of_a_killed_writer(directory: Path, after: int) -> dict[str, tuple[i
     writer.wait()
     told_whole = [line.split() for line in lines if line.endswith("\n")]
     return {key: (int(number), int(revision)) for key, number, revision in told_whole}
+
+
+class Killed(Exception):
+    """The process ends; the page cache stays."""
+
+
+async def live_until(disk: SimDisk, operation: int) -> bool:
+    """Carries over, commits and rewrites, killed after so many changes of the disk; whether it was."""
+    changes = 0
+
+    def kill(_: str) -> None:
+        nonlocal changes
+        changes += 1
+        if changes >= operation:
+            raise Killed
+
+    disk.on_operation = kill
+    try:
+        store = await opened(disk)
+        for number in range(12):
+            with contextlib.suppress(Unavailable, Unknown):
+                await asyncio.wait_for(store.commit(puts=[Put("a", b"%d" % number * 50)]), 10)
+        await store.close()
+    except Killed:
+        pass
+    disk.on_operation = None
+    return changes >= operation
+
+
+def test_what_is_shown_after_a_kill_outlives_a_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L6 N4: a start makes durable what the killed process had only written, names of files included."""
+    monkeypatch.setattr(file_store, "REWRITE_BYTES_MIN", 1500)
+
+    async def story() -> None:
+        for operation in itertools.count(1):
+            disk = data_disk()
+            old = OldJournal(disk, DATA)
+            old.commit({"b": 1})
+            old.close()
+            disk.sync_directory(DATA)
+            if not await live_until(disk, operation):
+                break
+            again = await opened(disk)
+            shown = await again.snapshot("")
+            after = disk.crash(Crash.LOST, random.Random(1))
+            committed = await again.commit(puts=[Put("c", b"")])
+            later = disk.crash(Crash.LOST, random.Random(1))
+            await again.close()
+            found = await opened(after)
+            assert await found.snapshot("") == shown, operation
+            await found.close()
+            found = await opened(later)
+            assert (await found.snapshot("")).revision == committed, operation
+            await found.close()
+        assert operation > 30
+
+    told(story)
+
+
+def test_many_large_commits_are_refused_before_they_fill_the_memory() -> None:
+    """N4: none of those was made; deletes count as well as puts, so no batch outgrows the journal."""
+
+    async def story() -> None:
+        store = await opened(data_disk())
+        keys = [f"{number:03}" + "k" * 1_400_000 for number in range(60)]
+        for key in keys:
+            await store.commit(puts=[Put(key, b"")])
+        outcomes = await asyncio.gather(
+            *(store.commit(deletes=[key]) for key in keys), return_exceptions=True
+        )
+        made = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        assert 0 < len(made) < len(keys)
+        assert all(isinstance(outcome, int | Unavailable) for outcome in outcomes)
+        assert len((await store.snapshot("")).items) == len(keys) - len(made)
+        await store.close()
+
+    told(story)
+
+
+def test_a_store_that_fails_for_an_unforeseen_reason_tells_everybody() -> None:
+    """N4: a commit under way is Unknown; nobody waits for ever."""
+
+    class Mistaken(FileStore):
+        async def _write(self, steps: object) -> None:  # noqa: ARG002
+            raise RuntimeError("a mistake")
+
+    async def story() -> None:
+        store = Mistaken(data_disk(), DATA, SystemClock(), inline)
+        await store.start()
+        first = asyncio.ensure_future(store.commit(puts=[Put("a", b"")]))
+        second = asyncio.ensure_future(store.get("a"))
+        with pytest.raises(Unknown):
+            await first
+        with pytest.raises(Unavailable):
+            await second
+        with pytest.raises(Unavailable):
+            await store.get("a")
+        await store.close()
+
+    told(story)

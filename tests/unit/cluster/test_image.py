@@ -255,3 +255,24 @@ def described(image: Image) -> object:
         sorted(image.leftovers()),
         image.was_deleted(ID),
     )
+
+
+@pytest.mark.parametrize("count", [-1, 10**9, 10**30])
+def test_a_count_that_cannot_be_is_not_believed(count: int) -> None:
+    """N4: one bad value must not take the memory of every broker."""
+    cluster = Cluster()
+    cluster.image.apply(cluster.commit(topic_keys(ID, "orders", 1)))
+    delta = cluster.image.apply(cluster.commit(topic_keys(ID, "orders", count)))
+    assert list(delta.unreadable) == [records.topic_key(ID)]
+    assert len(cluster.image.topics[ID].partitions) == 1
+
+
+def test_a_key_that_came_unreadable_and_went_is_no_change() -> None:
+    """N4: a delta says what was and what is; of this there was never anything."""
+    cluster = Cluster()
+    cluster.image.apply(cluster.commit(topic_keys(ID, "orders", 1)))
+    keys = (records.topic_key(OTHER), records.partition_key(ID, 0))
+    cluster.image.apply(cluster.commit(dict.fromkeys(keys, b"?")))
+    version = cluster.image.version
+    delta = cluster.image.apply(cluster.commit({}, keys))
+    assert (delta.topics, delta.partitions, cluster.image.version) == ({}, {}, version)

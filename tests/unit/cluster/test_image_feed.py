@@ -13,7 +13,16 @@ from braidmq.cluster import records
 from braidmq.cluster.image import Delta, Image
 from braidmq.cluster.image_feed import ImageFeed
 from braidmq.cluster.kv_store import KvStore
-from braidmq.cluster.metadata_store import Change, Lost, Put, Snapshot, StoreError, Unavailable, Watch
+from braidmq.cluster.metadata_store import (
+    Change,
+    Lost,
+    Put,
+    Snapshot,
+    StoreClosed,
+    StoreError,
+    Unavailable,
+    Watch,
+)
 from braidmq.cluster.records import Controller, encode
 from braidmq.platform.clock import SystemClock
 
@@ -23,7 +32,7 @@ PREFIX = records.prefix("test")
 class BreakingWatch:
     """A watch that ends with an error after one change."""
 
-    def __init__(self, watch: Watch, error: StoreError) -> None:
+    def __init__(self, watch: Watch, error: Exception) -> None:
         self._watch = watch
         self._error = error
         self._left = 1
@@ -44,7 +53,7 @@ class BreakingWatch:
 class BreakingStore(KvStore):
     """Breaks each watch in turn, and counts snapshots."""
 
-    def __init__(self, errors: list[StoreError]) -> None:
+    def __init__(self, errors: list[Exception]) -> None:
         super().__init__(SystemClock())
         self.errors = errors
         self.snapshots = 0
@@ -134,3 +143,37 @@ def test_metadata_that_is_not_understood_is_named(caplog: pytest.LogCaptureFixtu
 
     run(story)
     assert "metadata is not understood, controller stays as it was" in caplog.text
+
+
+def test_a_mistake_in_a_store_does_not_end_the_feed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N4: an image that stands still for ever would be worse than one more snapshot."""
+    monkeypatch.setattr(feed_module, "RETRY_FIRST_S", 0.001)
+
+    async def story() -> None:
+        store = BreakingStore([ZeroDivisionError("a mistake")])
+        async with fed(store) as feed:
+            for node_id in range(3):
+                await feed.reached(await elect(store, node_id))
+
+    run(story)
+    assert "a mistake" in caplog.text
+
+
+@pytest.mark.parametrize("whose", ["store", "feed"])
+def test_nobody_waits_for_a_feed_that_has_ended(whose: str) -> None:
+    """N4: those who wait for a revision, and those who come later, hear that it will not be shown."""
+
+    async def story() -> None:
+        store = KvStore(SystemClock())
+        async with fed(store) as feed:
+            waiting = asyncio.ensure_future(feed.reached(1000))
+            await asyncio.sleep(0)
+            await (store.close() if whose == "store" else feed.stop())
+            with pytest.raises(StoreClosed):
+                await waiting
+            with pytest.raises(StoreClosed):
+                await feed.reached(1000)
+
+    run(story)

@@ -12,7 +12,7 @@ from braidmq.cluster import membership as membership_module
 from braidmq.cluster import records
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.membership import FORMAT_LEVEL, Identity, JoinRefused, LeaseTimes, Membership
-from braidmq.cluster.metadata_store import Item, Put, Unavailable, Unknown
+from braidmq.cluster.metadata_store import Item, Lease, Put, StoreFull, Unavailable, Unknown
 from braidmq.cluster.records import Alive, Format, Listener, Node, State, decode, encode
 from braidmq.platform.randomness import random_bytes
 
@@ -260,3 +260,194 @@ def test_damaged_metadata_is_named() -> None:
             await member(store, FIRST, clock).join()
 
     story(tell)
+
+
+def test_a_lease_that_was_revoked_isolates_at_once() -> None:
+    """N4: somebody else may have its place already; how long the lease would have lasted does not matter."""
+
+    async def tell(store: FaultyStore, clock: TurnedClock) -> None:
+        membership = await joined(member(store, FIRST, clock, renew_s=0.02))
+        epoch = membership.epoch
+        await store.revoke(membership.lease_id)
+        # Another broker under this id keeps it from registering again.
+        other = await store.lease(1000)
+        theirs = encode(Alive(listeners=(), boot_id="", run="other"), "other")
+        await store.commit((), [Put(PREFIX + records.alive_key(1), theirs, other.lease_id)])
+        while not isolated(membership):
+            await asyncio.sleep(0.001)
+        assert clock.now == 100.0
+        await store.revoke(other.lease_id)
+        while isolated(membership):
+            await asyncio.sleep(0.001)
+        assert membership.epoch > epoch
+        await membership.leave()
+
+    story(tell)
+
+
+def test_a_listener_that_fails_does_not_end_the_renewals() -> None:
+    """N4: the others are called, too, and the lease lives."""
+
+    async def tell(store: FaultyStore, clock: TurnedClock) -> None:
+        epochs: list[int] = []
+
+        def fail(_: int) -> None:
+            raise RuntimeError("a listener's mistake")
+
+        membership = member(store, FIRST, clock)
+        membership.on_epoch(fail)
+        membership.on_epoch(epochs.append)
+        await joined(membership)
+        for _ in range(10):
+            await asyncio.sleep(0.005)
+            clock.now += 1
+        assert not membership.isolated
+        await store.revoke(membership.lease_id)
+        while len(epochs) < 2:
+            await asyncio.sleep(0.001)
+        await membership.leave()
+
+    story(tell)
+
+
+class SlowToAnswer(FaultyStore):
+    """Commits at once and answers when it is told to."""
+
+    answers: asyncio.Event | None = None
+
+    async def commit(self, *arguments: object, **named: object) -> int:
+        revision = await super().commit(*arguments, **named)
+        if self.answers is not None:
+            await self.answers.wait()
+        return revision
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at first", "again"])
+def test_a_broker_that_leaves_while_it_registers_leaves_nothing(again: bool) -> None:
+    """N4: the lease it has just got goes, too; nobody waits for its end."""
+
+    async def run() -> None:
+        clock = TurnedClock()
+        store = SlowToAnswer(clock)
+        await store.start()
+        membership = member(store, FIRST, clock)
+        await membership.join()
+        if again:
+            await membership.appear(AT)
+            await store.revoke(membership.lease_id)
+        store.answers = asyncio.Event()
+        appearing = None if again else asyncio.ensure_future(membership.appear(AT))
+        while await alive(store, 1) is None:
+            await asyncio.sleep(0.001)
+        await membership.leave()
+        store.answers.set()
+        if appearing is not None:
+            with pytest.raises(JoinRefused, match="has left"):
+                await appearing
+        await asyncio.sleep(0.01)
+        assert await alive(store, 1) is None
+        assert membership.isolated
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("secret", [None, "", "00" * 8, "no hex"], ids=["none", "empty", "short", "no hex"])
+def test_a_cluster_without_a_secret_is_not_joined(secret: str | None) -> None:
+    """N4: with an empty one, anybody could prove to be a broker."""
+
+    async def tell(store: FaultyStore, clock: TurnedClock) -> None:
+        await member(store, FIRST, clock).join()
+        key = PREFIX + records.SECRET
+        if secret is None:
+            await store.commit(deletes=[key])
+        else:
+            await store.commit((), [Put(key, encode(records.Secret(hex=secret), "x"))])
+        with pytest.raises(JoinRefused, match="secret"):
+            await member(store, SECOND, clock).join()
+
+    story(tell)
+
+
+def test_a_running_broker_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N4: its directory keeps the node id, or it would be refused at its own next start."""
+
+    monkeypatch.setattr(membership_module, "RETRY_S", 0.001)
+
+    async def tell(store: FaultyStore, clock: TurnedClock) -> None:
+        first = await joined(member(store, FIRST, clock))
+
+        async def turn() -> None:
+            while True:
+                await asyncio.sleep(0.001)
+                clock.now += 0.05
+
+        turning = asyncio.ensure_future(turn())
+        new = replace(FIRST, uuid="new-disk", run="x", replace=True)
+        with pytest.raises(JoinRefused, match="node id 1 is running at a:9092"):
+            await member(store, new, clock).join()
+        turning.cancel()
+        await first.leave()
+        await (await joined(member(store, replace(FIRST, run="y", former_run="run-1"), clock))).leave()
+
+    story(tell)
+
+
+class Full(KvStore):
+    """Takes nothing more."""
+
+    async def commit(self, *_: object, **__: object) -> int:
+        raise StoreFull("the store is full")
+
+
+def test_a_full_store_is_not_taken_for_a_rival() -> None:
+    """N4: joining says what is wrong."""
+
+    async def run() -> None:
+        clock = TurnedClock()
+        store = Full(clock)
+        await store.start()
+        with pytest.raises(StoreFull):
+            await member(store, FIRST, clock).join()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_mistake_in_a_store_does_not_end_the_renewals(caplog: pytest.LogCaptureFixture) -> None:
+    """N4: it is logged, and the next renewal is tried; so is the next registration."""
+
+    class Mistaken(FaultyStore):
+        mistakes: list[str]
+
+        async def renew(self, lease_id: int) -> int:
+            if "renew" in self.mistakes:
+                self.mistakes.remove("renew")
+                raise ZeroDivisionError("a mistake")
+            return await super().renew(lease_id)
+
+        async def lease(self, ttl_s: int) -> Lease:
+            if "lease" in self.mistakes:
+                self.mistakes.remove("lease")
+                raise ZeroDivisionError("another mistake")
+            return await super().lease(ttl_s)
+
+    async def run() -> None:
+        clock = TurnedClock()
+        store = Mistaken(clock)
+        store.mistakes = []
+        await store.start()
+        membership = await joined(member(store, FIRST, clock))
+        epoch = membership.epoch
+        store.mistakes = ["renew", "lease"]
+        while "renew" in store.mistakes:
+            await asyncio.sleep(0.001)
+        await store.revoke(membership.lease_id)
+        while membership.epoch == epoch:
+            await asyncio.sleep(0.001)
+        await membership.leave()
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert "a mistake" in caplog.text
+    assert "another mistake" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import struct
 from collections.abc import Awaitable, Callable
@@ -43,7 +44,7 @@ class Served:
         self.store = FileStore(RealDisk(), self.directory, SystemClock())
         await self.store.start()
         self.server = StoreServer(self.store, self.token)
-        self._inner = await self.server.listen_tcp("127.0.0.1", 0)
+        self.inner = await self.server.listen_tcp("127.0.0.1", 0)
         if self._relay is None:
             self._relay = await asyncio.start_server(self._accept, "127.0.0.1", 0)
             self.port = self._relay.sockets[0].getsockname()[1]
@@ -76,7 +77,7 @@ class Served:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._inner)
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.inner)
         except OSError:
             writer.transport.abort()
             return
@@ -470,5 +471,118 @@ def test_a_request_that_cannot_be_understood_ends_the_connection(
         writer.close()
         assert (await served.store.snapshot("")).items == ()
         await server.close()
+
+    told(tmp_path, story)
+
+
+def test_a_connection_that_breaks_as_it_is_made_does_not_keep_a_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: a watch that has just been given a connection asks again on the next one."""
+
+    async def story(served: Served) -> None:
+        client = await served.client()
+        linked = client.linked
+        broken: list[object] = []
+
+        async def linked_and_cut(deadline: float | None) -> object:
+            link = await linked(deadline)
+            if deadline is None and not broken:
+                broken.append(link)
+                served.cut()
+                while link is await linked(None):
+                    await asyncio.sleep(0)
+            return link
+
+        monkeypatch.setattr(client, "linked", linked_and_cut)
+        watch = client.watch("", 1)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0.1)
+        await served.store.commit(puts=[Put("a", b"")])
+        assert (await asyncio.wait_for(waiting, 20)).revision == 2
+        await watch.close()
+        await client.close()
+
+    told(tmp_path, story)
+
+
+def test_a_slow_reader_of_large_changes_costs_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: changes that wait are bounded in bytes, not only in number."""
+    monkeypatch.setattr(served_store, "WATCH_BYTES_MAX", 100_000)
+
+    async def story(served: Served) -> None:
+        client = await served.client()
+        watch = client.watch("", 1)
+        await served.store.commit(puts=[Put("a", b"0")])
+        assert await read(watch, 1) == [2]
+        for _ in range(50):
+            await served.store.commit(puts=[Put("a", b"x" * 20_000)])
+            # Whatever is on the way for this watch arrives before the answer.
+            await client.get("b")
+        assert len(served.carried) < 300_000
+        assert await read(watch, 50) == list(range(3, 53))
+        await watch.close()
+        await client.close()
+
+    told(tmp_path, story)
+
+
+async def greeted(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has proved the token."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.inner)
+    greeting = await read_frame(reader)
+    said = proof(TOKEN, "client", greeting["nonce"], "mine")
+    writer.write(encode_frame({"version": 1, "nonce": "mine", "proof": said}))
+    assert (await read_frame(reader))["ok"] is True
+    return reader, writer
+
+
+def test_a_watch_that_the_store_refuses_ends_the_connection_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N4: what no client of ours sends is a line in the log, not a task that dies."""
+
+    async def story(served: Served) -> None:
+        reader, writer = await greeted(served)
+        writer.write(encode_frame({"id": 1, "do": "watch", "prefix": "\ud800", "after": 1}))
+        with pytest.raises(ConnectionError):
+            await read_frame(reader)
+        assert "disconnected" in caplog.text
+        writer.close()
+
+    failures: list[object] = []
+
+    async def watched(served: Served) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        await story(served)
+
+    told(tmp_path, watched)
+    gc.collect()
+    assert failures == []
+
+
+def test_answers_are_not_written_out_before_it_is_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: a client that asks for much and reads nothing holds one answer in the server's memory, not all."""
+    encoded: list[int] = []
+
+    def counted(frame: dict[str, object]) -> bytes:
+        encoded.append(1)
+        return encode_frame(frame)
+
+    async def story(served: Served) -> None:
+        await served.store.commit(puts=[Put("a", b"x" * 1_400_000)])
+        _, writer = await greeted(served)
+        monkeypatch.setattr(store_server, "encode_frame", counted)
+        for number in range(100):
+            writer.write(encode_frame({"id": number, "do": "get", "key": "a"}))
+        while not encoded:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        writer.transport.abort()
+        assert len(encoded) < 20
 
     told(tmp_path, story)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from braidmq.cluster import settlement
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.metadata_store import (
     Compare,
     Conflict,
     CreateRevision,
+    Expired,
     ModRevision,
     Put,
+    Refused,
+    StoreError,
     Unavailable,
     Unknown,
     absent,
@@ -204,3 +209,117 @@ def test_signatures_do_not_repeat() -> None:
     assert [writer.sign(), writer.sign()] == ["me-7f/1", "me-7f/2"]
     assert signed_by(encode_value({"leader": 3}, "me-7f/1")) == "me-7f/1"
     assert [signed_by(found) for found in (b"", b"[]", b"{}", b'{"by":3}', b"\xff")] == [None] * 5
+
+
+def test_a_commit_that_happened_before_its_lease_ended_is_found() -> None:
+    """N4: the end of the lease takes its own keys, not what was committed with them."""
+
+    async def story(store: Forgetful) -> None:
+        base = await store.commit(puts=[Put("k", value("first"))])
+        lease = await store.lease(5)
+
+        async def later() -> None:
+            await store.revoke(lease.lease_id)
+
+        puts = [Put("k", value("me/1")), Put("bound", b"", lease.lease_id)]
+        store.losses = [(True, later)]
+        assert await commit_settled(store, base, [ModRevision("k", base)], puts) == base + 1
+
+    told(story)
+
+
+@pytest.mark.parametrize(("refusal", "known"), [(Expired, Expired), (Refused, Unknown)])
+def test_a_second_attempt_that_is_refused(refusal: type[StoreError], known: type[StoreError]) -> None:
+    """N4: without its lease the first one cannot happen any more; without rights it may be under way."""
+
+    async def story(store: Forgetful) -> None:
+        base = await store.commit(puts=[Put("k", value("first"))])
+        attempts: list[StoreError] = [Unknown("planted"), *[refusal("planted")] * 10]
+
+        async def refuse(*_: object) -> int:
+            raise attempts.pop(0)
+
+        store.commit = refuse  # type: ignore[method-assign,assignment]
+        with pytest.raises(known):
+            await commit_settled(store, base, [ModRevision("k", base)], [Put("k", value("me/1"))])
+
+    told(story)
+
+
+class Muddled(KvStore):
+    """Loses answers by a seed: of commits that happen, that never do, and that do so later."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(SystemClock())
+        self._chance = chance
+        self.later: list[asyncio.Task[int]] = []
+
+    async def commit(
+        self, compares: Sequence[Compare] = (), puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> int:
+        drawn = self._chance.random()
+        if drawn < 0.15:
+            raise Unavailable("planted")
+        if drawn < 0.3:
+            self.later.append(asyncio.ensure_future(self._late(compares, puts)))
+        elif drawn < 0.45:
+            await super().commit(compares, puts, deletes)
+        elif drawn > 0.6:
+            return await super().commit(compares, puts, deletes)
+        raise Unknown("planted")
+
+    async def _late(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+        for _ in range(self._chance.randint(0, 30)):
+            await asyncio.sleep(0)
+        return await super().commit(compares, puts)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_several_writers_know_what_became_of_their_commits(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N4: what is said to have happened did so once; what is said not to have happened never does."""
+    monkeypatch.setattr(settlement, "PAUSE_S", 0.0)
+    chance = random.Random(seed)
+
+    async def story() -> None:
+        store = Muddled(chance)
+        await store.start()
+        watch = store.watch("", 1)
+        outcomes: dict[str, int | type[StoreError]] = {}
+
+        async def write(name: str) -> None:
+            writer = Writer(name)
+            for _ in range(15):
+                seen = await store.snapshot("")
+                key = chance.choice("ab")
+                item = next((item for item in seen.items if item.key == key), None)
+                by = writer.sign()
+                compare = ModRevision(key, item.mod_revision if item else 0)
+                try:
+                    outcomes[by] = await commit_settled(
+                        store, seen.revision, [compare], [Put(key, value(by))]
+                    )
+                except (Conflict, Unavailable, Unknown) as error:
+                    outcomes[by] = type(error)
+
+        await asyncio.gather(*(write(name) for name in "xyz"))
+        await asyncio.gather(*store.later, return_exceptions=True)
+        end = await KvStore.commit(store, puts=[Put("end", b"")])
+        happened: dict[str, int] = {}
+        async for change in watch:
+            if change.revision == end:
+                break
+            for event in change.events:
+                assert event.item is not None
+                by = str(signed_by(event.item.value))
+                assert by not in happened
+                happened[by] = change.revision
+        await watch.close()
+        await store.close()
+        assert any(outcome is Conflict for outcome in outcomes.values())
+        for by, outcome in outcomes.items():
+            if outcome is not Unknown:
+                assert happened.get(by) == (outcome if isinstance(outcome, int) else None), (by, outcome)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
