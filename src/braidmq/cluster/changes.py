@@ -185,19 +185,23 @@ class Changes:
         )
 
     async def _delete(self, keys: Sequence[str]) -> int:
-        """Deletes keys; the revision at which they are gone."""
+        """Deletes keys; a revision at which they are gone."""
         stored = [self._image.key(key) for key in keys]
+        compares = self._as_seen(keys)
+        unknown: Unknown | None = None
         for _ in range(TRIES_MAX):
             try:
-                return await self._store.commit(self._as_seen(keys), deletes=stored)
-            except (Conflict, Unknown):
-                # Nothing signs a deletion. Gone is gone, whoever did it.
-                found = [item for key in stored if (item := await self._store.get(key)) is not None]
-                if not found:
-                    return await self._store.commit(deletes=stored)
-                if any(item.mod_revision > self._image.revision for item in found):
-                    raise
-        raise Conflict(f"{keys[0]} is being changed by others all the time")
+                return await self._store.commit(compares, deletes=stored)
+            except Unknown as error:
+                unknown = error
+            except Conflict:
+                # Nothing signs a deletion, so it may be our own. Gone is gone, whoever did it.
+                found = await self._store.snapshot(self._image.key(""))
+                if {item.key for item in found.items}.isdisjoint(stored):
+                    return found.revision
+                raise
+        assert unknown is not None
+        raise unknown
 
     def _as_seen(self, keys: Sequence[str]) -> list[ModRevision]:
         return [ModRevision(self._image.key(key), self._image.mod_revision(key)) for key in keys]

@@ -24,6 +24,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 VERSION = 1
@@ -132,17 +133,24 @@ def broker_of(key: str) -> tuple[int, str]:
 
 
 def _topic_id(key: str, text: str) -> bytes:
-    try:
-        topic_id = bytes.fromhex(text)
-    except ValueError:
-        topic_id = b""
-    if len(topic_id) != 16 or topic_id.hex() != text:
+    topic_id = _parsed_id(text)
+    if topic_id is None:
         raise BadRecord(f"{key}: {text!r} is no topic id")
     return topic_id
 
 
+@lru_cache(maxsize=256)
+def _parsed_id(text: str) -> bytes | None:
+    # Kept, because a topic's partitions come one after the other.
+    try:
+        topic_id = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return topic_id if len(topic_id) == 16 and topic_id.hex() == text else None
+
+
 def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 10 and text == str(int(text))
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and (text[0] != "0" or text == "0")
 
 
 # -- the form of a field ------------------------------------------------------------------------
