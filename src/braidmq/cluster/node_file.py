@@ -44,7 +44,7 @@ def read_node_file(disk: Disk, directory: Path) -> NodeFile | None:
     try:
         return None if body is None else NodeFile(**json.loads(body))
     except (ValueError, TypeError) as error:
-        log.warning("%s is not understood and written anew: %s", path.name, error)
+        log.warning("%s cannot be read and is replaced: %s", path.name, error)
         return None
 
 

@@ -16,7 +16,7 @@ BROKER: tuple[Option, ...] = (
         "cluster.name",
         OptionType.STRING,
         "braid",
-        "Under which name the cluster's metadata is kept; brokers that share a store by mistake stay apart.",
+        "The cluster's name in the metadata store; give each cluster its own where several share a store.",
         form="letters, digits, '.', '_' and '-'",
         check=_why_no_cluster_name,
     ),

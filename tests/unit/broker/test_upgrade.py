@@ -1,4 +1,4 @@
-"""A broker starts on a data directory of release 0.x, and finds everything, also if it is killed on the way."""
+"""A broker starts on a data directory of release 0.x and finds everything, also if it is killed meanwhile."""
 
 from __future__ import annotations
 
