@@ -12,12 +12,12 @@ PAGE = Path(__file__).parent / "reference" / "configuration.md"
 HEAD = """\
 # Configuration
 
-This page is made from `src/braidmq/config/` by `scripts/configuration-page`. `braid config` shows the same
-in a terminal, and `braid config NAME` one option in full.
+This page is generated from `src/braidmq/config/` by `scripts/configuration-page`. `braid config` shows the
+same in a terminal, and `braid config NAME` one option in full.
 
 Set an option in one of three places. If it is set in several, the last of these wins:
 
-1. a TOML file, `braid serve --config braid.toml`, with dotted names as they are or as tables:
+1. a TOML file, `braid serve --config braid.toml`, with dotted names in quotes or as tables:
 
    ```toml
    "num.partitions" = 8
@@ -37,9 +37,9 @@ allowed.
 A Kafka admin client can change the broker options marked *at once* below, and all topic options, for one
 broker (its `node.id`) or for all brokers (an empty name). The change takes effect at once, survives a
 restart, and takes precedence over the three places above; a value for one broker takes precedence over a
-value for all. To return to the value of the start, delete the option. The broker refuses to change the other
-options with `INVALID_REQUEST`; they need a restart, because they name an address or a directory, or set the
-size of something that is created at the start.
+value for all. Delete the option to return to the value the broker was started with. The broker refuses to
+change the other options with `INVALID_REQUEST`; they need a restart, because they name an address or a
+directory, or set the size of something that is created at the start.
 
 ```python
 from confluent_kafka.admin import (
@@ -87,13 +87,13 @@ def _names() -> str:
 
 def _broker_table() -> str:
     head, line, *rows = _table(SERVER).splitlines()
-    changes = ["at once" if option.name in DYNAMIC else "restart" for option in SERVER]
+    changes = ["at once" if option.name in DYNAMIC else "after a restart" for option in SERVER]
     marked = [f"{row} {change} |" for row, change in zip(rows, changes, strict=True)]
-    return "\n".join((f"{head} a change takes |", f"{line}---|", *marked)) + "\n"
+    return "\n".join((f"{head} a change applies |", f"{line}---|", *marked)) + "\n"
 
 
 def _table(options: Iterable[Option]) -> str:
-    rows = ["| option | default | permitted | why one would change it |", "|---|---|---|---|"]
+    rows = ["| option | default | permitted | why change it |", "|---|---|---|---|"]
     for option in options:
         unit = f" {option.unit}" if option.unit else ""
         default = option.text(option.default)

@@ -11,6 +11,9 @@ import heapq
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+STALE_MIN = 64
+"""So many entries of the heap may be out of date, and half of it, before it is made anew."""
+
 Key = TypeVar("Key", bound="str | tuple[object, ...]")
 
 
@@ -45,3 +48,7 @@ class Deadlines(Generic[Key]):
     def drop(self, key: Key) -> None:
         """Forgets the deadline of a key that is gone."""
         self._due_ms.pop(key, None)
+        if len(self._heap) > 2 * len(self._due_ms) + STALE_MIN:
+            # Keys may come and go all the time with deadlines that are days away.
+            self._heap = [(due_ms, known) for known, due_ms in self._due_ms.items()]
+            heapq.heapify(self._heap)

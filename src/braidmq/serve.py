@@ -88,6 +88,10 @@ async def _serve(
     try:
         service = Service(broker, SocketNetwork())
         host, port = await service.listen(listen, advertise)
+        if advertise is None and host in WILDCARD_HOSTS:
+            log.info(
+                "clients are sent to %s:%d; use --advertise if they cannot reach it", _reachable(host), port
+            )
         _calm_the_collector()
         ready(f"ready {host}:{port} node={config.node_id} data={data}")
         await stopping.wait()

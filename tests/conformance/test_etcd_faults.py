@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("aetcd", reason="aetcd is not installed: pip install braidmq[cluster]")
 
 from braidmq.cluster import etcd_store
+from braidmq.cluster.etcd_address import parse_etcd_address
 from braidmq.cluster.etcd_store import EtcdStore
 from braidmq.cluster.metadata_store import (
     Conflict,
@@ -21,6 +23,7 @@ from braidmq.cluster.metadata_store import (
     ModRevision,
     Put,
     Refused,
+    StoreClosed,
     StoreError,
     StoreFull,
     Unavailable,
@@ -63,6 +66,30 @@ def test_a_commit_to_a_member_that_hangs_is_unknown_and_is_settled(shared_etcd: 
         assert (item.mod_revision, item.create_revision) == (revision, revision)
 
     run(partial(places.etcd, cluster.endpoints, "?timeout-ms=500"), story)
+
+
+def test_a_store_that_is_closed_while_nobody_answers_says_so() -> None:
+    """N4: to requests and watches that wait for a connection, and without a task left over."""
+
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = parse_etcd_address(f"etcd://127.0.0.1:{silent.getsockname()[1]}/test")
+            for turns in (0, 1, 5, 50):
+                store = EtcdStore(address)
+                await store.start()
+                waiting = [
+                    asyncio.ensure_future(store.get("a")),
+                    asyncio.ensure_future(anext(store.watch("", 1), None)),
+                ]
+                for _ in range(turns):
+                    await asyncio.sleep(0.01)
+                await store.close()
+                got, watched = await asyncio.gather(*waiting, return_exceptions=True)
+                assert isinstance(got, StoreClosed)
+                assert watched is None or isinstance(watched, StoreClosed)
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())
 
 
 def test_a_member_killed_under_load_loses_nothing_that_was_answered(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_number_that_is_forgotten_while_it_is_taken_is_no_commit(
         link(source, target)
 
     monkeypatch.setattr(os, "link", late)
-    with pytest.raises(LakeError, match="commit 0 was made by another and forgotten; nothing was changed"):
+    with pytest.raises(LakeError, match="another made commit 0 and removed it; nothing was changed"):
         slow.commit(seen, added(999))
     assert "date=2026-11-15/999.parquet" not in slow.snapshot().files
 

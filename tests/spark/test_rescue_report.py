@@ -124,4 +124,4 @@ def test_what_a_group_lost_to_retention_is_told(
     assert found["tables"]["lag"][0]["lost"] == 3
     assert found["tables"]["partitions"][0]["records"] == 3
     assert main(words) == 0
-    assert "has lost 3 records to retention before it read them" in capsys.readouterr().out
+    assert "lost 3 records to retention before it read them" in capsys.readouterr().out

@@ -155,7 +155,7 @@ def test_whoever_cannot_prove_it_is_told_in_a_line(
         (wrong, "refused PLAIN bob: no such pair"),
         ({**settings, "sasl.pasword": "x"}, "has no option 'sasl.pasword'; did you mean 'sasl.password'?"),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is ''; it must be one of PLAIN"),
-        ({"security.protocol": "SSL"}, "not over TLS: "),
+        ({"security.protocol": "SSL"}, "the TLS handshake with "),
         ({}, "if it expects TLS, set security.protocol"),
     ):
         file.write_text("".join(f"{name}={text}\n" for name, text in content.items()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +75,26 @@ def test_each_key_is_taken_at_its_earliest_deadline(steps: list[tuple[str, int, 
             expected[key] = min(due_ms, expected.get(key, due_ms))
     taken = [(now_ms, key) for now_ms in range(10) for key in deadlines.pop_due(now_ms)]
     assert sorted(taken) == sorted((due_ms, key) for key, due_ms in expected.items())
+
+
+class Key(str):
+    """Can be looked for after it is gone."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_keys_that_are_gone_hold_no_memory_until_their_time_comes() -> None:
+    """C4 T2: a deadline may be a week away, and keys may come and go all the time."""
+    deadlines: Deadlines[Key] = Deadlines()
+    held: list[weakref.ref[Key]] = []
+    for number in range(1000):
+        key = Key(number)
+        held.append(weakref.ref(key))
+        deadlines.set(key, 10**9 + number)
+        if number % 10:
+            deadlines.drop(key)
+        del key
+    assert sum(each() is not None for each in held) < 400
+    assert [str(key) for key in deadlines.pop_due(2 * 10**9)] == [
+        str(number) for number in range(0, 1000, 10)
+    ]

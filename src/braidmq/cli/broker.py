@@ -29,7 +29,9 @@ CommandConfig = Annotated[
 ]
 ClientSettings = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="One client setting; wins over the file. May repeat."),
+    typer.Option(
+        "-X", metavar="NAME=VALUE", help="One client setting; wins over --command-config. May repeat."
+    ),
 ]
 
 

@@ -3,6 +3,9 @@
 Options that belong together are the fields of a frozen dataclass: `Broker` is --bootstrap, --command-config
 and -X, `Output` is --output and --json. A command that takes a parameter of such a type has all its options,
 with one spelling and one meaning everywhere. They come last in the help.
+
+The help of an option shows what to write after it (`--count N`). Typer would show Python's types, and
+`<bool>` after a flag, which takes no value.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 Function = Callable[..., None]
+PLACEHOLDERS: dict[Any, str] = {bool: "", int: "N", float: "N", str: "TEXT", Path: "FILE"}
 
 
 def command(
@@ -65,8 +71,23 @@ def with_shared_options(function: Function) -> Function:
 
     run.__name__, run.__doc__ = function.__name__, _paragraphs(function.__doc__ or "")
     run.__annotations__ = {}
+    for parameter in (*own, *shared):
+        _show_placeholder(parameter.annotation)
     run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
     return run
+
+
+def _show_placeholder(annotation: Any) -> None:
+    """Gives an option without a metavar one by its type."""
+    if get_origin(annotation) is not Annotated:
+        return
+    kind, *notes = get_args(annotation)
+    option = next((note for note in notes if isinstance(note, OptionInfo)), None)
+    if option is None or option.metavar is not None:
+        return
+    kind = next((each for each in (*get_args(kind), kind) if each is not type(None)), kind)
+    kind = get_args(kind)[0] if get_origin(kind) is list else kind
+    option.metavar = PLACEHOLDERS.get(kind)
 
 
 def _paragraphs(text: str) -> str:

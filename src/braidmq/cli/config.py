@@ -16,7 +16,7 @@ _DEFAULTS = {
 
 
 EXAMPLES = ("braid config", "braid config retention.ms", "braid config --output csv")
-COLUMNS = ("option", "default", "unit", "why one would change it")
+COLUMNS = ("option", "default", "unit", "why change it")
 
 
 def show(

@@ -121,7 +121,7 @@ def _partitions(directory: Path) -> list[Path]:
 
 
 def _examine_partition(directory: Path, path: Path, repair: bool) -> Report:
-    from braidmq.log.doctor import repair as mend
+    from braidmq.log.doctor import repair as repair_partition
     from braidmq.log.doctor import verify
     from braidmq.platform.disk import RealDisk
 
@@ -129,7 +129,7 @@ def _examine_partition(directory: Path, path: Path, repair: bool) -> Report:
     findings = verify(disk, path)
     deeds, left = [], findings
     if repair and findings:
-        deeds = mend(disk, path)
+        deeds = repair_partition(disk, path)
         left = verify(disk, path)
     return Report(str(path.relative_to(directory)), findings, deeds, left)
 

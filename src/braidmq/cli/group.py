@@ -80,7 +80,12 @@ def reset(
     name: Group,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Only this topic; may repeat. Default: all it has committed."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Only this topic; may repeat. Default: all it has committed.",
+        ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: skip all records.")] = False,
@@ -103,7 +108,7 @@ def reset(
 
     ways = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
     if sum(ways) != 1:
-        raise UserMistake("give one of --to-earliest, --to-latest, --to-offset, --to-time and --shift")
+        raise UserMistake("give one of --to-earliest, --to-latest, --to-offset, --to-time or --shift")
     if not dry_run:
         require_terminal_or(yes)
     with broker.connect() as cluster:

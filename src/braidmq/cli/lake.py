@@ -59,9 +59,7 @@ DecodeOption = Annotated[
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        "--schema", metavar="SCHEMA", help="Of JSON: 'id BIGINT, name STRING'. Of Avro: a file.avsc."
-    ),
+    typer.Option("--schema", metavar="SCHEMA", help="For JSON 'id BIGINT, name STRING', for Avro FILE.avsc."),
 ]
 RegistryId = Annotated[
     int | None,
@@ -69,7 +67,7 @@ RegistryId = Annotated[
         "--registry-id",
         min=1,
         metavar="N",
-        help="Of avro-registry: the id of --schema. Default: the first id seen.",
+        help="With avro-registry: the id of --schema. Default: the first id seen.",
     ),
 ]
 DateBy = Annotated[
@@ -82,7 +80,10 @@ Group = Annotated[
     str | None, typer.Option("--group", metavar="GROUP", help="Commit offsets to this group, to show lag.")
 ]
 TableFormat = Annotated[
-    str, typer.Option("--format", help="parquet; or iceberg, delta, … if the Spark session has it.")
+    str,
+    typer.Option(
+        "--format", metavar="FORMAT", help="parquet; or iceberg, delta, … if the Spark session has it."
+    ),
 ]
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", metavar="DIR", help="Required for formats other than parquet.")
@@ -190,7 +191,8 @@ Where = Annotated[
     str | None, typer.Option("--where", metavar="SQL", help="Only rows that match: \"value LIKE '%retry%'\".")
 ]
 FromTopics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", help="Only records of this topic. May repeat.")
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Only records of this topic. May repeat."),
 ]
 KeepPartitions = Annotated[
     bool, typer.Option("--keep-partitions", help="Write to the original partitions instead of by key.")

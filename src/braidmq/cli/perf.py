@@ -45,7 +45,9 @@ def produce(
     size: Size = 100,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Records in a batch.")] = 1000,
     in_flight: Annotated[int, typer.Option("--in-flight", min=1, help="Requests in flight at once.")] = 8,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of a new topic.")] = 4,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="Partitions, if the topic is new.")
+    ] = 4,
     rate: Annotated[float | None, typer.Option("--rate", min=1, help="At most this many records/s.")] = None,
     acks: AcksOption = AcksChoice.ALL,
     compression: CompressionOption = Compression.NONE,

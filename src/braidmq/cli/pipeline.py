@@ -208,7 +208,7 @@ def init(
         str | None, typer.Argument(metavar="TEMPLATE", help="Without it, templates are listed.")
     ] = None,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: TEMPLATE.yaml.")] = None,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Your topic.")] = "events",
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Your topic.")] = "events",
     bootstrap: Annotated[
         str | None,
         typer.Option(

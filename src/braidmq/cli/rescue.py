@@ -161,7 +161,9 @@ def reshard(
     output: Output,
     runs_on: Spark,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the new topic.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="Partitions of the new topic.")
+    ],
     to: Annotated[
         str | None, typer.Option("--to-topic", metavar="TOPIC", help="The new topic. Default: TOPIC-pN.")
     ] = None,

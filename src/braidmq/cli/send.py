@@ -105,7 +105,7 @@ class _Count:
         if as_json:
             print_json({"topic": topic, "sent": total, "partitions": dict(sorted(self.by_partition.items()))})
         else:
-            print(f"sent {total:,} to {topic}", file=sys.stderr)
+            print(f"sent {total:,} record{'' if total == 1 else 's'} to {topic}", file=sys.stderr)
 
 
 def _split(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:

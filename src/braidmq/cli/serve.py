@@ -149,4 +149,6 @@ def _explain(error: OSError, listen: Address, data: Path) -> str:
         return f"{listen} is not an address of this machine; try --listen 0.0.0.0:PORT with --advertise"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission for {error.filename or f'{listen} or {data}'}: {error.strerror}"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST):
+        return f"cannot use the data directory {data}: {error.strerror}; choose another with --data"
     return f"{error.filename or data}: {error.strerror or error}"

@@ -202,4 +202,4 @@ def _print_description(
     if own:
         print_table(("option", "value"), own, "Set on this topic")
     else:
-        print("options: all as the broker's defaults (braid topic describe --json lists them)")
+        print("options: the broker's defaults (--json lists them)")

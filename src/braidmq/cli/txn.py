@@ -119,7 +119,8 @@ def hanging(
     broker: Broker,
     output: Output,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Only in this topic; may repeat. Default: all.")
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only in this topic; may repeat. Default: all."),
     ] = None,
 ) -> None:
     """List transactions that are open in a partition but unknown to every coordinator.
@@ -156,7 +157,10 @@ def abort(
     output: Output,
     transactional_id: Annotated[str | None, typer.Argument(metavar="ID")] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Topic of a hanging transaction, instead of an ID.")
+        str | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="Topic of a hanging transaction, instead of an ID."
+        ),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Its partition.")] = None,
     start_offset: Annotated[

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.cluster import Cluster, TopicPartition, topic_error
 from braidmq.client.consumer import Start
 from braidmq.client.offsets import list_offsets
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -146,14 +146,14 @@ class Admin:
     def partition_indexes(self, name: str) -> list[int]:
         """The partitions of a topic that exists; unlike a client that sends, asking does not create it."""
         topic = self._cluster.refresh([name]).topics[0]
-        _raise_for(topic.error_code, None, f"topic {name}")
+        _raise_for_topic(topic.error_code, name)
         return sorted(partition.partition_index for partition in topic.partitions)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicDescription]:
         """Partitions and offsets of these topics (None: all), by name."""
         answer = self._cluster.refresh(None if names is None else list(names))
         for topic in answer.topics:
-            _raise_for(topic.error_code, None, f"topic {topic.name}")
+            _raise_for_topic(topic.error_code, topic.name or "")
         everything = [
             TopicPartition(topic.name or "", partition.partition_index)
             for topic in answer.topics
@@ -230,6 +230,12 @@ def _describe(
         for row in sorted(topic.partitions, key=lambda row: row.partition_index)
     )
     return TopicDescription(name, topic.topic_id, topic.is_internal, partitions)
+
+
+def _raise_for_topic(code_number: int, name: str) -> None:
+    code = ErrorCode(code_number)
+    if code is not ErrorCode.NONE:
+        raise topic_error(code, name)
 
 
 def _raise_for(code_number: int, message: str | None, about: str) -> None:

@@ -42,6 +42,13 @@ class TopicPartition(NamedTuple):
 LeaderGroup = tuple[Connection, list[TopicPartition]]
 
 
+def topic_error(code: ErrorCode, topic: str) -> ApiError:
+    """What a broker's answer about a topic means; metadata answers carry a code and no words."""
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return ApiError(code, f"there is no topic {topic!r}")
+    return ApiError(code, f"topic {topic}: {code.name.lower().replace('_', ' ')}")
+
+
 class Cluster:
     """The brokers behind a bootstrap list. Belongs to one thread."""
 
@@ -76,7 +83,7 @@ class Cluster:
                 code = ErrorCode(answer.topics[0].error_code)
                 if code is ErrorCode.NONE:
                     break
-                attempt.failed(ApiError(code, f"topic {topic}"), retriable=code.retriable)
+                attempt.failed(topic_error(code, topic), retriable=code.retriable)
         return self._partition_counts[topic]
 
     def leader(self, at: TopicPartition) -> Connection:

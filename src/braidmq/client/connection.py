@@ -181,7 +181,7 @@ class Connection:
             context = tls_context(self._security.certificates)
             return context.wrap_socket(plain, server_hostname=self.address.host)
         except (ssl.CertificateError, ssl.SSLError) as error:
-            reason = f"{self.address} is reached, but not over TLS: {error}"
+            reason = f"the TLS handshake with {self.address} failed: {error}"
             raise AuthenticationFailed(f"{reason}; check security.protocol and the certificates") from None
         except OSError as error:
             raise Unreachable(f"lost the connection to {self.address}: {error.strerror or error}") from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.cluster import Cluster, TopicPartition, topic_error
 from braidmq.client.connection import Connection
 from braidmq.client.errors import Unreachable
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -246,7 +246,8 @@ class TransactionAdmin:
     def _partitions(self, topics: Iterable[str] | None) -> list[TopicPartition]:
         answer = self._cluster.refresh(None if topics is None else list(topics))
         for topic in answer.topics:
-            _raise_for(topic.error_code, f"topic {topic.name}")
+            if topic.error_code != ErrorCode.NONE:
+                raise topic_error(ErrorCode(topic.error_code), topic.name or "")
         return [
             TopicPartition(topic.name or "", part.partition_index)
             for topic in answer.topics

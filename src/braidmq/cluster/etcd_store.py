@@ -58,7 +58,7 @@ from braidmq.cluster.metadata_store import (
 PAGE_ITEMS = 1000
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 WATCH_SILENCE_S_MAX = 6.0
-CONNECT_S_MAX = 1.0
+CONNECT_PAUSE_S = 0.02
 PAUSE_S = 0.1
 EXAMINE_S_MAX = 2.0
 SNAPSHOT_TRIES = 5
@@ -210,9 +210,14 @@ class EtcdStore:
             try:
                 metadata = await self.metadata(endpoint)
                 sent = once
-                return await method(endpoint)(request, timeout=patience, metadata=metadata)
+                answer = await method(endpoint)(request, timeout=patience, metadata=metadata)
+                if answer is not grpc.aio.EOF:
+                    return answer
+                code, text = "UNAVAILABLE", "the stream was closed without an answer"
             except grpc.aio.AioRpcError as error:
                 code, text = error.code().name, error.details() or ""
+            except grpc.aio.UsageError:
+                raise StoreClosed("the metadata store was closed before a request") from None
             except asyncio.CancelledError:
                 if _is_cancelled():
                     raise
@@ -239,17 +244,17 @@ class EtcdStore:
     async def connected(self, first: int, deadline: float | None) -> _Endpoint:
         """An endpoint with a connection, the given one if it has; `Unavailable` if none has in time."""
         loop = asyncio.get_running_loop()
-        while True:
-            for number in range(len(self.endpoints)):
-                endpoint = self.endpoints[(first + number) % len(self.endpoints)]
-                if await endpoint.is_connected():
+        while self.endpoints:
+            # None is waited for while another is connected: one may swallow everything that is sent to it.
+            first %= len(self.endpoints)
+            for endpoint in (*self.endpoints[first:], *self.endpoints[:first]):
+                if endpoint.is_connected():
                     return endpoint
-            if not self.endpoints:
-                raise StoreClosed("the metadata store is closed")
             if deadline is not None and loop.time() >= deadline:
                 names = ", ".join(endpoint.name for endpoint in self.endpoints)
                 raise Unavailable(f"etcd cannot be reached at {names}")
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(CONNECT_PAUSE_S)
+        raise StoreClosed("the metadata store is closed")
 
     def avoid(self, endpoint: _Endpoint) -> None:
         """Asks another one first from now on."""
@@ -361,7 +366,8 @@ class EtcdWatch:
         try:
             if self._stream is None:
                 self._stream = await self._open()
-            answer = await asyncio.wait_for(self._stream.read(), WATCH_SILENCE_S_MAX)
+            async with asyncio.timeout(WATCH_SILENCE_S_MAX):
+                answer = await self._stream.read()
         except grpc.aio.AioRpcError as error:
             code, text = error.code().name, error.details() or ""
             meaning = fate(code, text)
@@ -371,6 +377,8 @@ class EtcdWatch:
                 self._store.forget_token()
             log.info("a watch of etcd is opened again: %s", explain(code, text))
             await self._leave_endpoint()
+        except grpc.aio.UsageError:
+            raise StoreClosed("the metadata store is closed") from None
         except TimeoutError:
             log.info("a watch of etcd was silent for %g s and is opened elsewhere", WATCH_SILENCE_S_MAX)
             await self._leave_endpoint()
@@ -453,17 +461,9 @@ class _Endpoint:
         self.maintenance = rpc.MaintenanceStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
 
-    async def is_connected(self) -> bool:
-        """Waits for a connection that is being made, but not for long."""
-        state = self.channel.get_state(try_to_connect=True)
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
-                    await self.channel.wait_for_state_change(state)
-                    state = self.channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            pass
-        return bool(state is grpc.ChannelConnectivity.READY)
+    def is_connected(self) -> bool:
+        """Begins to connect if it is not."""
+        return bool(self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY)
 
 
 class _Compacted(Exception):
@@ -484,10 +484,7 @@ async def _ask_stream(stream: Any, request: Any) -> Any:
     """One question and its answer on a stream of its own."""
     try:
         await stream.write(request)
-        answer = await stream.read()
-        if answer is grpc.aio.EOF:
-            raise Unavailable("etcd closed the stream without an answer")
-        return answer
+        return await stream.read()
     finally:
         stream.cancel()
 

@@ -201,7 +201,8 @@ class KvStore:
             if deadline is not None:
                 pause = max(0.0, max(deadline, self._leases_wait_until) - self._clock.monotonic())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
     async def _batch(self) -> None:
         deadlines = self._kv.deadlines()

@@ -216,7 +216,8 @@ class Membership:
         """Ends a lease if the store can be reached; else it ends by itself."""
         if lease_id:
             with contextlib.suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(self._store.revoke(lease_id), self._times.ttl_s)
+                async with asyncio.timeout(self._times.ttl_s):
+                    await self._store.revoke(lease_id)
 
     # -- joining --------------------------------------------------------------------------------
 
@@ -378,7 +379,7 @@ class Membership:
                 return
             sent_at = self._now()
             try:
-                # Not wait_for: before Python 3.12 it may lose the cancellation by which `leave` ends this.
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the answer.
                 async with asyncio.timeout(max(registered.ttl_s / 2, self._times.renew_s)):
                     ttl_s = await self._store.renew(registered.lease_id)
                 registered.deadline = max(registered.deadline, sent_at + ttl_s)

@@ -31,7 +31,7 @@ VERSION = 1
 NO_LEADER = -1
 NO_EPOCH = -1
 PARTITIONS_MAX = 10_000_000
-"""Of one topic. Every broker makes room for as many as a topic's key says: a wrong one must not be believed."""
+"""Of one topic. Every broker makes room for as many as a topic's key says, so a wrong one is not believed."""
 
 
 class BadRecord(ValueError):

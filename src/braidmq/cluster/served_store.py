@@ -5,8 +5,8 @@ connection until their time is over; a commit is sent once, and is `Unknown` if 
 watch goes on after its last revision on every new connection, so it has no gap: the server replays what was
 missed, or says that it is `Lost`.
 
-A watch holds a bounded number and size of changes for a slow reader. Beyond that it is given up on the server, and
-asked for again from where it was when the reader has caught up.
+A watch holds a bounded number and size of changes for a slow reader. Beyond that it is given up on the
+server, and asked for again from where it was when the reader has caught up.
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ class ServedStore:
         while self._link is None:
             if self._closed:
                 raise StoreClosed("the metadata store is closed")
-            pause = None if deadline is None else deadline - asyncio.get_running_loop().time()
             try:
-                await asyncio.wait_for(self._changed.wait(), pause)
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
             except TimeoutError:
                 what = f"the metadata store at {self._address} cannot be reached: {self._why}"
                 raise Unavailable(what) from None
@@ -189,7 +189,9 @@ class ServedStore:
         while True:
             started = loop.time()
             try:
-                link = await asyncio.wait_for(self._connect(), CONNECT_S_MAX)
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the result.
+                async with asyncio.timeout(CONNECT_S_MAX):
+                    link = await self._connect()
             except (OSError, TimeoutError, BadFrame, StoreError, ValueError) as error:
                 self._why = str(error) or type(error).__name__
             else:
@@ -273,7 +275,9 @@ class _Link:
         pinging = asyncio.get_running_loop().create_task(self._ping())
         try:
             while True:
-                self._take(await asyncio.wait_for(read_frame(self._reader), SILENCE_S_MAX))
+                async with asyncio.timeout(SILENCE_S_MAX):
+                    frame = await read_frame(self._reader)
+                self._take(frame)
         except TimeoutError:
             raise ConnectionError(f"it has sent nothing for {SILENCE_S_MAX:g} s") from None
         finally:

@@ -137,10 +137,14 @@ class _Connection:
 
     async def run(self) -> None:
         try:
-            if await asyncio.wait_for(self._greet(), GREETING_S_MAX):
-                while True:
-                    await self._slots.acquire()
-                    await self._take(await asyncio.wait_for(read_frame(self._reader), 2 * SILENCE_S_MAX))
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with a frame.
+            async with asyncio.timeout(GREETING_S_MAX):
+                greeted = await self._greet()
+            while greeted:
+                await self._slots.acquire()
+                async with asyncio.timeout(2 * SILENCE_S_MAX):
+                    frame = await read_frame(self._reader)
+                await self._take(frame)
         except (BadFrame, StoreError, ValueError, KeyError) as error:
             log.warning("a client of the metadata store is disconnected: %s", error)
         except (OSError, TimeoutError):
@@ -174,7 +178,8 @@ class _Connection:
             # Not before: all answers that wait for their turn would be held twice.
             self._writer.write(encode_frame(frame))
             try:
-                await asyncio.wait_for(self._writer.drain(), SEND_S_MAX)
+                async with asyncio.timeout(SEND_S_MAX):
+                    await self._writer.drain()
             except TimeoutError:
                 log.warning("a client of the metadata store does not read what it is sent: disconnected")
                 self._writer.transport.abort()

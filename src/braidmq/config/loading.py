@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from braidmq.config.option import ConfigError
+from braidmq.config.option import ConfigError, find
 from braidmq.config.server import SERVER
 from braidmq.config.topic import TOPIC
 
@@ -40,6 +40,12 @@ def _from_file(file: Path) -> Mapping[str, object]:
         raise ConfigError(f"{file}: {error}") from None
     flat: dict[str, object] = {}
     _flatten(tree, "", flat)
+    # Checked here as well as in `configure`, because here it is known which file to name.
+    for name, value in flat.items():
+        try:
+            find(name, (*SERVER, *TOPIC)).parse(value)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
     return flat
 
 

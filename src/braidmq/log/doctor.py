@@ -1,7 +1,7 @@
-"""Is everything in a partition's directory what was written, and can it be mended?
+"""Is everything in a partition's directory what was written, and can it be repaired?
 
 `verify` reads every byte of every segment, index, checkpoint and snapshot and changes nothing. `repair`
-mends what can be: indexes, checkpoints and snapshots are rebuilt from the log; records that are damaged
+repairs what can be: indexes, checkpoints and snapshots are rebuilt from the log; records that are damaged
 beyond recovery are replaced by an empty batch that covers their offsets, so that everything else can be
 read again, and the file as it was found is kept beside it. The broker must be stopped for both.
 """
@@ -103,7 +103,7 @@ def verify(disk: Disk, path: Path) -> list[Finding]:
 
 
 def repair(disk: Disk, path: Path) -> list[str]:
-    """Mends a partition's directory; what was done, for people."""
+    """Repairs a partition's directory; what was done, for people."""
     names = set(segment_swap.recover(disk, str(path), disk.listdir(path)))
     found, point = _verify_checkpoint(disk, path, names)
     done = []
@@ -117,9 +117,9 @@ def repair(disk: Disk, path: Path) -> list[str]:
     for number, base in enumerate(bases):
         surveyed = _survey(disk, path, base, epochs)
         follower = bases[number + 1] if number + 1 < len(bases) else None
-        mended = _mend_segment(disk, path, surveyed, follower, point, epochs)
-        done += mended
-        if mended or _verify_index(disk, path, surveyed, closed=follower is not None):
+        repaired = _repair_segment(disk, path, surveyed, follower, point, epochs)
+        done += repaired
+        if repaired or _verify_index(disk, path, surveyed, closed=follower is not None):
             done.append(f"{segment_name(base, OFFSET_SUFFIX)}: rebuilt")
             for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
                 if disk.exists(path / segment_name(base, suffix)):
@@ -269,10 +269,10 @@ def _expected_entries(surveyed: Surveyed) -> dict[int, tuple[int, int]]:
     return entries
 
 
-# -- mending ------------------------------------------------------------------------------------
+# -- repairing ----------------------------------------------------------------------------------
 
 
-def _mend_segment(
+def _repair_segment(
     disk: Disk,
     path: Path,
     surveyed: Surveyed,
@@ -285,27 +285,27 @@ def _mend_segment(
     if not surveyed.gaps and not surveyed.wrong_epochs and surveyed.next_offset >= end_offset:
         return []
     name = f"{path}/{surveyed.name}"
-    mended = name + TEMPORARY_SUFFIX
+    repaired = name + TEMPORARY_SUFFIX
     source = disk.open(name)
     try:
         _write_new(disk, name + DAMAGED_SUFFIX, _chunks(source, surveyed.size_bytes))
         done: list[str] = []
-        _write_new(disk, mended, _mended(source, surveyed, end_offset, epochs, done))
+        _write_new(disk, repaired, _repaired_batches(source, surveyed, end_offset, epochs, done))
     finally:
         source.close()
     if point is not None and point.segment_offset == surveyed.base_offset:
         # Batches move within the file, so the recovery point goes back to where it begins.
         lowered = replace(point, recovery_offset=surveyed.base_offset, position=0)
         disk.write_atomically(path / CHECKPOINT_NAME, lowered.encode())
-    disk.rename(mended, name)
+    disk.rename(repaired, name)
     disk.sync_directory(path)
     return [*done, f"{surveyed.name}: as it was found it is kept as {surveyed.name}{DAMAGED_SUFFIX}"]
 
 
-def _mended(
+def _repaired_batches(
     source: DiskFile, surveyed: Surveyed, end_offset: int, epochs: Epochs, done: list[str]
 ) -> Iterator[Bytes]:
-    """The batches of the mended segment; says in `done` what is lost."""
+    """The batches of the repaired segment; says in `done` what is lost."""
     expected = surveyed.base_offset
     wrong = {position for position, _ in surveyed.wrong_epochs}
     for position, header in surveyed.batches:

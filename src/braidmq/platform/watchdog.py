@@ -62,8 +62,10 @@ class Watchdog:
         if late_s > self._limit_s:
             self.stalls += 1
             self.longest_s = max(self.longest_s, late_s)
-            where = "no stack was caught" if stack is None else f"it was caught here:\n{stack}"
-            log.warning("the loop stood still for %.0f ms (stall %d); %s", late_s * 1000, self.stalls, where)
+            where = "where is not known" if stack is None else f"it was here:\n{stack}"
+            log.warning(
+                "the event loop was blocked for %.0f ms (stall %d); %s", late_s * 1000, self.stalls, where
+            )
         self._next_beat(loop)
 
     def _watch(self) -> None:

@@ -71,7 +71,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(braid: Braid) -
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["topic", "describe", "missing"], 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["topic", "describe", "missing"], 1, "there is no topic 'missing' (UNKNOWN_TOPIC_OR_PARTITION)"),
         (["topic", "create", "bad/name"], 1, "INVALID_TOPIC_EXCEPTION"),
         (["topic", "create", "x", "-o", "retention.m=1"], 2, "did you mean retention.ms"),
         (["topic", "create", "x", "-o", "retention.ms"], 2, "not of the form NAME=VALUE"),
@@ -79,7 +79,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(braid: Braid) -
         (["topic", "alter", "x"], 2, "nothing to change"),
         (["topic", "lst"], 2, "list"),
         (["topc"], 2, "topic"),
-        (["tail", "missing"], 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["tail", "missing"], 1, "there is no topic 'missing' (UNKNOWN_TOPIC_OR_PARTITION)"),
         (["tail", "x", "--offset", "first"], 2, "earliest or latest"),
         (["tail", "x", "--format", "{nothing}"], 2, "it can use topic, partition"),
         (["tail", "x", "--offset", "1", "--from", "1h"], 2, "cannot be used together"),
@@ -87,7 +87,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(braid: Braid) -
         (["send", "x", "/nowhere"], 2, "cannot read /nowhere"),
         (["send", "x", "--whole"], 2, "name at least one"),
         (["send", "x", "-v", "a", "-H", "novalue"], 2, "NAME=VALUE"),
-        (["perf", "consume", "missing"], 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["perf", "consume", "missing"], 1, "there is no topic 'missing' (UNKNOWN_TOPIC_OR_PARTITION)"),
         (["config", "retention.m"], 2, "did you mean retention.ms"),
         (["doctor", "/nowhere"], 2, "is not a directory"),
         (["topic", "list", "-b", "host:port"], 2, "the port must be a number"),
@@ -176,7 +176,7 @@ def test_send_reads_stdin_and_sends_what_has_arrived_so_far(bootstrap: str, new_
         assert values == [b"first", b"second"]
         _, said = process.communicate(b"rd")
         assert [message.value for message in consumer.poll(10)] == [b"third"]
-    assert said == f"sent 3 to {topic}\n".encode()
+    assert said == f"sent 3 records to {topic}\n".encode()
 
 
 def test_tail_starts_at_an_offset_a_time_or_the_last_few(

@@ -69,6 +69,15 @@ def test_the_walk_finds_the_commands() -> None:
 
 
 @command
+def test_the_help_of_an_option_shows_what_to_write_and_no_type_of_python(name: str) -> None:
+    """O1: nothing after a flag, or people write `--json true`."""
+    for each in EVERY[name].params:
+        flag = next((flag for flag in each.opts if flag.startswith("-")), None)
+        if flag is not None:
+            assert (each.metavar == "") == bool(each.is_flag), flag
+
+
+@command
 def test_a_short_flag_has_one_meaning(name: str) -> None:
     """O1: -n is a count here and there; --dry-run and --partition have no short form."""
     for each in EVERY[name].params:

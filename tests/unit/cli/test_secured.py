@@ -107,7 +107,7 @@ def test_a_setting_by_itself_wins_over_the_file(braid: Braid, door: Door, comman
     ("given", "code", "said"),
     [
         ((), 1, "if it expects TLS, set security.protocol"),
-        (("-X", "security.protocol=SSL"), 1, "not over TLS"),
+        (("-X", "security.protocol=SSL"), 1, "the TLS handshake with "),
         (("-X", "security.protocol=TLS"), 2, "it must be one of PLAINTEXT, SSL"),
         (("-X", "sasl.pasword=x"), 2, "-X has no option 'sasl.pasword'; did you mean 'sasl.password'?"),
         (("-X", "sasl.password"), 2, "not of the form NAME=VALUE"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,15 @@ def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None
         assert [str(address) for address in cluster.brokers.values()] == ["queue.example:1234"]
     process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+def test_a_broker_on_all_interfaces_logs_the_address_it_gives_to_clients(tmp_path: Path) -> None:
+    """O1: it is a guess, and the first thing to look at when a client connects and then times out."""
+    process = _serve("--data", str(tmp_path), "--listen", "0.0.0.0:0", "--stop-on-eof")
+    assert process.stdout is not None
+    port = process.stdout.readline().split()[1].rpartition(":")[2]
+    _, log = process.communicate(timeout=30)
+    assert f"clients are sent to {socket.gethostname()}:{port}; use --advertise" in log
 
 
 def test_options_come_from_the_file_the_environment_and_the_command_line_in_that_order(
@@ -96,6 +106,24 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert shown.out == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("retention = 5", "unknown option retention; did you mean retention.ms?"),
+        ("[retention]\nms = 'soon'", "retention.ms=soon is not a number; it must be from -1"),
+        ("retention.ms =", "Invalid value (at "),
+    ],
+)
+def test_a_mistake_in_a_file_is_shown_with_the_file(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O1: there may be variables and -o as well; the line says where to look."""
+    file = tmp_path / "braid.toml"
+    file.write_text(text)
+    assert main(["serve", "--config", str(file)]) == 2
+    assert f"braid serve: {file}: {message}" in capsys.readouterr().err
+
+
 def test_a_port_in_use_is_a_mistake(braid_broker: BrokerProcess, tmp_path: Path) -> None:
     """O1: said with the address."""
     process = _serve("--data", str(tmp_path), "--listen", braid_broker.bootstrap)
@@ -121,7 +149,10 @@ def test_a_data_directory_that_is_a_file_is_a_mistake(tmp_path: Path) -> None:
     process = _serve("--data", str(tmp_path / "file"), "--listen", "127.0.0.1:0")
     _, said = process.communicate(timeout=30)
     assert process.returncode == 2
-    assert str(tmp_path / "file") in said
+    expected = (
+        f"cannot use the data directory {tmp_path / 'file'}: Not a directory; choose another with --data"
+    )
+    assert said.splitlines()[-1] == f"braid serve: {expected}"
     assert "Traceback" not in said
 
 

@@ -159,7 +159,7 @@ def test_a_marker_for_one_partition_is_refused_and_another_way_shown(
             "missing-0 does not exist",
             1,
         ),
-        (("txn", "hanging", "-t", "missing"), "UNKNOWN_TOPIC_OR_PARTITION", 1),
+        (("txn", "hanging", "-t", "missing"), "there is no topic 'missing' (UNKNOWN_TOPIC_OR_PARTITION)", 1),
     ],
 )
 def test_mistakes_are_told_in_a_line(

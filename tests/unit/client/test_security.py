@@ -54,7 +54,7 @@ def test_a_broker_behind_tls_is_reached(
     ):
         with Connection(address, security=parse_security({"security.protocol": "SSL"} | ca)) as connection:
             assert connection.is_local
-    with pytest.raises(AuthenticationFailed, match=r"not over TLS.*self.signed certificate"):
+    with pytest.raises(AuthenticationFailed, match=r"TLS handshake.*self.signed certificate"):
         Connection(address, security=parse_security({"security.protocol": "SSL"}))
 
 

@@ -485,7 +485,7 @@ def test_a_store_that_fails_for_an_unforeseen_reason_tells_everybody() -> None:
     """N4: a commit under way is Unknown; nobody waits for ever."""
 
     class Mistaken(FileStore):
-        async def _write(self, steps: object) -> None:  # noqa: ARG002
+        async def _write(self, _: object) -> None:
             raise RuntimeError("a mistake")
 
     async def story() -> None:

@@ -215,7 +215,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise OptionError(f"option {name} is {text!r}, which is not valid JSON for it; {example}")
+        raise OptionError(f"option {name} is {text!r}, which is not JSON of the right form; {example}")
     return parsed
 
 
