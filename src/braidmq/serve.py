@@ -87,7 +87,7 @@ async def _serve(
     watchdog.start()
     try:
         service = Service(broker, SocketNetwork())
-        host, port = service.listen(listen, advertise)
+        host, port = await service.listen(listen, advertise)
         if advertise is None and host in WILDCARD_HOSTS:
             log.info(
                 "clients are sent to %s:%d; use --advertise if they cannot reach it", _reachable(host), port
@@ -107,13 +107,16 @@ class Service:
 
     def __init__(self, broker: Broker, network: Network) -> None:
         loop = asyncio.get_running_loop()
+        self._broker = broker
         self._reactor = Reactor(broker.config, loop, network, broker.readers.submit)
         self._face = KafkaFace(broker)
 
-    def listen(self, listen: Address, advertise: Address | None = None) -> Address:
-        """Accepts clients; the address that was bound."""
+    async def listen(self, listen: Address, advertise: Address | None = None) -> Address:
+        """Accepts clients, and shows so in the metadata; the address that was bound."""
         host, port = self._reactor.listen(*listen, lambda connection: KafkaSession(self._face, connection))
-        self._face.advertise(*(advertise or (_reachable(host), port)), listening=(host, port))
+        told = advertise or (_reachable(host), port)
+        self._face.advertise(*told, listening=(host, port))
+        await self._broker.metadata.appear(*told)
         return host, port
 
     async def drain(self) -> None:

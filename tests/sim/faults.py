@@ -17,7 +17,7 @@ from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
 from tests.sim.nodes import DATA, Node
 
-from braidmq.broker.broker import METADATA_NAME
+from braidmq.cluster.file_store import FILE_NAME
 
 START_S = 30.0
 """How long a start may take, in virtual time."""
@@ -97,9 +97,9 @@ class MachineFaults:
         """Somebody restores the metadata from a backup that is too old, and then the right one."""
         self._tell("has old metadata for a while")
         await self._node.stop()
-        right = self._node.disk.read_file(DATA / METADATA_NAME)
+        right = self._node.disk.read_file(DATA / FILE_NAME)
         for content in (old, right):
-            self._node.disk.write_atomically(DATA / METADATA_NAME, content)
+            self._node.disk.write_atomically(DATA / FILE_NAME, content)
             self._node.start()
             await self.come_back()
             if content is old:

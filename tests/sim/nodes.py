@@ -64,6 +64,7 @@ class Node:
         self._life: asyncio.Task[None] | None = None
         self._context = loop.strand(name)
         self.serving = False
+        self.boot_id = "first boot"
         self.broker: Broker | None = None
         """Of the life that goes on; for the judge, who may look into it."""
 
@@ -82,7 +83,7 @@ class Node:
         await broker.start()
         try:
             service = Service(broker, self._network.of(self.name))
-            service.listen((self.name, PORT))
+            await service.listen((self.name, PORT))
             self.broker, self.serving = broker, True
             await stopping.wait()
             self.serving = False
@@ -99,7 +100,7 @@ class Node:
             self._pools.append(made)
             return made
 
-        return Host(self.clock, disk, self._network.of(self.name), threads)
+        return Host(self.clock, disk, self._network.of(self.name), threads, self.name, self.boot_id)
 
     async def stop(self) -> str | None:
         """Ends it in order, as SIGTERM does; what went wrong on the way, or in its life before."""

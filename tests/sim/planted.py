@@ -11,7 +11,8 @@ from braidmq.broker import topics
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.replica import Replica
 from braidmq.broker.topic_directories import DirectorySurvey
-from braidmq.cluster.store import Store
+from braidmq.cluster import journal
+from braidmq.cluster.file_store import FileStore
 from braidmq.group.offsets import Committed, OffsetTable
 from braidmq.log import scan
 from braidmq.log.producer_state import ProducerState
@@ -58,8 +59,9 @@ def _commits_at_once(
     self._committed[topic, partition] = committed
 
 
-def _appends_without_sync(self: Store, entry: bytes) -> None:
-    self._file.write(entry)
+def _appends_without_sync(self: FileStore, entry: journal.Change) -> None:
+    assert self._file is not None
+    self._file.write(journal.encode(entry, self._file.size()))
 
 
 BUGS: dict[str, tuple[Any, str, Any]] = {
@@ -79,7 +81,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     ),
     "positions count before the decision": (OffsetTable, "commit_undecided", _commits_at_once),
     "producers are forgotten in a restart": (ProducerState, "replay", lambda *_: None),
-    "metadata is not synced": (Store, "_append", _appends_without_sync),
+    "metadata is not synced": (FileStore, "_append", _appends_without_sync),
     "unknown directories are deleted": (topics, "set_right", _deletes_the_unknown),
 }
 

@@ -21,7 +21,7 @@ from tests.sim.network import SimNetwork
 from tests.sim.nodes import DATA, Node
 from tests.sim.threads import threads_take_turns
 
-from braidmq.broker.broker import METADATA_NAME
+from braidmq.cluster.file_store import FILE_NAME
 from braidmq.platform.randomness import replace_source
 
 FAULTS_S = 4.0
@@ -94,7 +94,7 @@ class Simulation:
         load = Load(self._loop, self._network, node.name, judge)
         node.start()
         await faults.come_back()
-        first_day = node.disk.read_file(DATA / METADATA_NAME)
+        first_day = node.disk.read_file(DATA / FILE_NAME)
         load.start()
         between = NetworkFaults(self._loop, self._network, node.name, load.machines)
         until_s = self._loop.time() + FAULTS_S

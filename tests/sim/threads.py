@@ -21,7 +21,6 @@ from unittest import mock
 from tests.sim.disk import SimDisk
 
 from braidmq.broker import opening
-from braidmq.cluster import store
 from braidmq.log import checkpoint
 from braidmq.platform.threads import DiskThreads, Done
 
@@ -218,7 +217,6 @@ class SimThreading:
 def threads_take_turns() -> Iterator[None]:
     """Puts `SimThreading` in the place of `threading` where jobs and loop wait for each other."""
     with (
-        mock.patch.object(store, "threading", SimThreading),
         mock.patch.object(checkpoint, "threading", SimThreading),
         mock.patch.object(opening, "threading", SimThreading),
     ):

@@ -2,8 +2,8 @@
 
 What a topic was is read from the description in its directory. Without one, as earlier releases left it, it
 is guessed: the name and the first digits of the id from the directory's name, the partitions from what is
-there, and options under which nothing is removed. Adopting is one commit; the directories then get their
-names, here or, after a crash, at the next start.
+there, and options under which nothing is removed. A topic is back with one commit, after those of its
+partitions; the directories then get their names, here or, after a crash, at the next start.
 
 A topic of the same name may exist by now, above all the broker's own ones, which it recreates when it misses
 them. Then the two can change places: the directory of the newer topic is set aside in turn.
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from braidmq.broker import deletions, group_coordinator, share_delivery, topics, txn_coordinator
-from braidmq.broker.broker import CLUSTER_KEY
+from braidmq.broker import group_coordinator, share_delivery, txn_coordinator
 from braidmq.broker.share_records import STATE_TOPIC as SHARE_STATE_TOPIC
-from braidmq.broker.topic import DIRECTORY_NAME_CHARACTERS, TopicRecord
+from braidmq.broker.topic import DIRECTORY_NAME_CHARACTERS, TopicRecord, directory_name
 from braidmq.broker.topic_directories import (
     SET_ASIDE_SUFFIX,
     DirectorySurvey,
@@ -27,7 +26,8 @@ from braidmq.broker.topic_directories import (
     split_name,
     survey,
 )
-from braidmq.cluster.store import Store
+from braidmq.cluster.changes import Changes
+from braidmq.cluster.image import Image
 from braidmq.group.records import OFFSETS_TOPIC
 from braidmq.platform.disk import Disk
 from braidmq.platform.randomness import new_uuid
@@ -49,54 +49,49 @@ class Candidate(NamedTuple):
     """What is not certain about the topic, for people; empty if it is described."""
 
 
-def look(disk: Disk, root: Path, store: Store) -> DirectorySurvey:
+def look(disk: Disk, root: Path, image: Image) -> DirectorySurvey:
     """What is under `topics/`, by what the metadata says."""
-    known = {record.directory_name for record in _known(store)}
-    deleted = {value["directory"] for _, value in store.items(deletions.PREFIX)}
+    known = {directory_name(topic.name, topic.id) for topic in image.topics.values()}
+    deleted = {
+        directory_name(record.name, topic_id)
+        for topic_id in image.all_deleted()
+        if (record := image.deleted(topic_id)) is not None
+    }
     return survey(disk.listdir(root) if disk.exists(root) else (), known, deleted)
 
 
-def candidates(disk: Disk, root: Path, store: Store) -> list[Candidate]:
+def candidates(disk: Disk, root: Path, image: Image) -> list[Candidate]:
     """The topics that can be brought back."""
-    found = look(disk, root, store)
+    found = look(disk, root, image)
     return [_candidate(disk, root, name) for name in sorted((*found.unknown, *found.set_aside))]
 
 
-def conflict(store: Store, record: TopicRecord) -> str | None:
+def conflict(image: Image, record: TopicRecord) -> str | None:
     """Why the topic can only be brought back in the place of another; None if nothing is in its way."""
-    for known in _known(store):
-        if known.name == record.name:
-            return f"a topic {record.name} exists, with the directory {known.directory_name}"
-    return None
+    known = image.find(record.name)
+    if known is None:
+        return None
+    return f"a topic {record.name} exists, with the directory {directory_name(known.name, known.id)}"
 
 
-def adopt(disk: Disk, root: Path, store: Store, candidate: Candidate) -> list[str]:
+async def adopt(disk: Disk, root: Path, image: Image, changes: Changes, candidate: Candidate) -> list[str]:
     """Brings a topic back, in the place of one that has its name; what was done, for people."""
     record = candidate.record
-    if any(known.id == record.id for known in _known(store)):
+    if record.id in image.topics:
         # A copy of a directory that is in use: it becomes a topic with an id of its own.
         record = replace(record, id=new_uuid())
     aside = record.directory_name + SET_ASIDE_SUFFIX
     if candidate.directory not in (aside, record.directory_name):
         disk.rename(root / candidate.directory, root / aside)
         disk.sync_directory(root)
-    puts: dict[str, Any] = {topics.PREFIX + record.name: record.to_json()}
-    if store.get(CLUSTER_KEY) is None:
-        puts[CLUSTER_KEY] = new_uuid().hex()
-    store.commit(puts)
-    found = look(disk, root, store)
+    replicas = changes.place(record.partition_count)
+    await changes.replace_topic(record.name, record.id, replicas, record.overrides)
+    found = look(disk, root, image)
     deeds = [f"{candidate.directory}: topic {record.name} is back, {record.partition_count} partitions"]
     deeds += [f"{name}: set aside" for name in found.unknown]
     if candidate.guessed:
         deeds.append(f"{record.directory_name}: {candidate.guessed}")
     return deeds + set_right(disk, root, found)
-
-
-def _known(store: Store) -> list[TopicRecord]:
-    return [
-        TopicRecord.from_json(key.removeprefix(topics.PREFIX), value)
-        for key, value in store.items(topics.PREFIX)
-    ]
 
 
 def _candidate(disk: Disk, root: Path, directory: str) -> Candidate:

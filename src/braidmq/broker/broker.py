@@ -25,17 +25,16 @@ from braidmq.broker.group_commit import GroupCommit
 from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
+from braidmq.broker.metadata import Metadata, Start
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
-from braidmq.broker.topic_directories import holds_topics
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.broker.txn_gate import TxnGate
-from braidmq.cluster.store import Store, StoreCorrupt
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -44,14 +43,10 @@ from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
-from braidmq.platform.disk import Disk
 from braidmq.platform.host import Host
-from braidmq.platform.randomness import new_uuid
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
-METADATA_NAME = "metadata.journal"
-CLUSTER_KEY = "cluster/id"
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
 TIDY_S = 1.0
@@ -82,11 +77,6 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.disk.makedirs(data)
         self._lock = self.disk.lock(data)
-        try:
-            self.store = _open_store(self.disk, data)
-        except BaseException:
-            self._lock.release()
-            raise
         self.threads = host.threads(loop, config.log_sync_threads)
         # Apart from those that sync: an ack must not wait for somebody's cold read.
         self.readers = host.threads(loop, config.log_read_threads)
@@ -96,18 +86,19 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.options = BrokerOptions(config, self.store, self.threads, self._on_options_changed)
+        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
+        image, changes = self.metadata.image, self.metadata.changes
+        self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
-            config, data, self.disk, self.store, self.threads, self._new_partition, self.clock
+            config, data, self.disk, image, changes, self.threads, self._new_partition, self.clock
         )
-        self.producer_ids = ProducerIds(self.store, self.threads, self.clock)
+        self.producer_ids = ProducerIds(changes, self.clock)
         self.housekeeping = Housekeeping(
             config, data, self.disk, self.clock, self.topics, self.threads, self.readers
         )
         self.catalog = TopicCatalog(self.topics)
-        self.group_options = GroupOptions(config, self.store, self.threads)
+        self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.group_options.settle(self._group_settings)
         self.coordinator = GroupCoordinator(
             self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
         )
@@ -117,13 +108,30 @@ class Broker:
         )
         self.txn_gate = TxnGate(self.transactions)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
-        self.cluster_id = self._find_cluster_id()
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Loads topics, recovers what a crash left open, and begins the recurring work."""
-        self.topics.load()
+        """Loads metadata and topics, recovers what a crash left open, and begins the recurring work.
+
+        A broker that cannot start gives its directory back.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
+            for pool in (self.readers, self.threads):
+                pool.stop(THREADS_PATIENCE_S)
+            self._lock.release()
+            raise
+
+    async def _start(self) -> None:
+        # Before anything is kept: a directory whose name a power loss takes back takes all with it.
+        if self.disk.makedirs(self.data / "topics") is not None:
+            sync_ancestors(self.disk, self.data / "topics")
+        was_killed = self.disk.exists(self.data / "active")
+        await self.metadata.open(Start.AFTER_A_KILL if was_killed else Start.CLEAN)
+        self._load_metadata()
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
@@ -136,8 +144,23 @@ class Broker:
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups),
             (TRANSACTIONS_CHECK_S, self.tend_transactions),
-            (TIDY_S, self.topics.tidy),
+            (TIDY_S, self._tidy),
         )
+
+    def _load_metadata(self) -> None:
+        """Takes what the image shows, and follows it from here on; nothing is awaited in between."""
+        self.options.load()
+        _take_over(self._group_settings, _group_settings(self.config))
+        _take_over(self._transaction_settings, _transaction_settings(self.config))
+        self.group_options.load()
+        self.group_options.settle(self._group_settings)
+        self.topics.load()
+        for follower in (self.options, self.group_options, self.topics):
+            self.metadata.feed.listen(follower.follow)
+
+    async def _tidy(self) -> None:
+        await self.options.settle()
+        await self.topics.tidy()
 
     async def stop(self, patience_s: float = STOP_PATIENCE_S) -> None:
         """Flushes and closes every log; the next start has nothing to recover.
@@ -165,14 +188,17 @@ class Broker:
         self._active.close()
         if clean:
             self.disk.unlink(self.data / "active")
+        await _within(asyncio.ensure_future(self.metadata.close()), patience_s)
         ended = [pool.stop(THREADS_PATIENCE_S) for pool in (self.readers, self.threads)]
-        if all(ended):
-            self.store.close()
-        else:
+        if not all(ended):
             log.error("disk work did not finish in time; stopping without it")
         self._lock.release()
 
     # -- what faces ask for ---------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        return self.metadata.cluster_id
 
     def partition(self, topic_name: str, index: int) -> Replica:
         topic = self.topics.find(topic_name)
@@ -218,8 +244,6 @@ class Broker:
     async def reconfigure_group(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces a group's own options; they count at once."""
         await self.group_options.reconfigure(group_id, overrides)
-        self.group_options.settle(self._group_settings, group_id)
-        self.share_delivery.relimit(group_id)
 
     async def tend_transactions(self) -> None:
         """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
@@ -277,6 +301,10 @@ class Broker:
         except OSError:
             return -1
 
+    def _on_group_options_changed(self, group_id: str) -> None:
+        self.group_options.settle(self._group_settings, group_id)
+        self.share_delivery.relimit(group_id)
+
     async def _on_options_changed(self) -> None:
         """`config` holds new values: those who made something of the old ones make it again."""
         _take_over(self._group_settings, _group_settings(self.config))
@@ -289,16 +317,6 @@ class Broker:
             self.housekeeping.measure_disk()
         except OSError as error:
             log.warning("cannot read how full the disk is, trying again later: %s", error)
-
-    def _find_cluster_id(self) -> str:
-        found = self.store.get(CLUSTER_KEY)
-        if found is None:
-            # Before anything is kept: a directory whose name a power loss takes back takes all with it.
-            self.disk.makedirs(self.data / "topics")
-            sync_ancestors(self.disk, self.data / "topics")
-            found = new_uuid().hex()
-            self.store.commit({CLUSTER_KEY: found})
-        return str(found)
 
     def _new_partition(self, topic: Topic, index: int) -> Replica:
         return Replica(
@@ -352,18 +370,6 @@ class Broker:
                 partition.adopt(self._open_log(partition.path, partition.config))
             except (OSError, ApiError) as error:
                 log.error("%s: cannot be recovered; its clients get a storage error: %s", partition, error)
-
-
-def _open_store(disk: Disk, data: Path) -> Store:
-    """The metadata. StoreCorrupt if it is empty, and there are topics that it must have known."""
-    store = Store(disk, data / METADATA_NAME)
-    if store.get(CLUSTER_KEY) is None and holds_topics(disk, data / "topics"):
-        store.close()
-        raise StoreCorrupt(
-            f"{METADATA_NAME} is missing or empty, and topics/ holds topics; restore the file from a backup,"
-            " or run braid doctor DIR --adopt all, which makes a new one of what is there"
-        )
-    return store
 
 
 async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from braidmq.cluster.store import Conflict, Store
+from braidmq.broker.metadata import storing
+from braidmq.cluster import records
+from braidmq.cluster.changes import Changes
+from braidmq.cluster.image import Delta, Image
+from braidmq.cluster.records import OF_BROKERS
 from braidmq.config import (
     DYNAMIC,
     SERVER,
@@ -24,10 +28,8 @@ from braidmq.config import (
     configure,
     find,
 )
-from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
-PREFIX = "brokers/"
 ALL_BROKERS = ""
 """Whose options are the defaults of every broker of the cluster."""
 
@@ -38,17 +40,36 @@ class BrokerOptions:
     """Reads and changes what was set for this broker and for all; `config` always holds the outcome."""
 
     def __init__(
-        self, config: Config, store: Store, threads: DiskThreads, changed: Callable[[], Awaitable[None]]
+        self, config: Config, image: Image, changes: Changes, changed: Callable[[], Awaitable[None]]
     ) -> None:
         self._config = config
-        self._store = store
-        self._threads = threads
+        self._image = image
+        self._changes = changes
         self._changed = changed
+        self._unsettled = False
         self.own_name = str(config.node_id)
         self.at_start: Mapping[str, str] = dict(config.given)
         """What the broker was started with, as text."""
-        self._overrides = {name: self._usable(name) for name in (ALL_BROKERS, self.own_name)}
-        config.change(self._outcome(self._overrides))
+        self._overrides: dict[str, dict[str, str]] = {ALL_BROKERS: {}, self.own_name: {}}
+
+    def load(self) -> None:
+        """Takes over what the image shows."""
+        for name in self._overrides:
+            self._overrides[name] = self._usable(name)
+        self._config.change(self._outcome(self._overrides))
+
+    def follow(self, delta: Delta) -> None:
+        """Takes over what has changed; `settle` does the rest."""
+        mine = {records.config_key(OF_BROKERS, name) for name in self._overrides}
+        if not mine.isdisjoint(delta.options):
+            self.load()
+            self._unsettled = True
+
+    async def settle(self) -> None:
+        """Brings options that have changed to those who made something of the old ones."""
+        if self._unsettled:
+            self._unsettled = False
+            await self._changed()
 
     def overrides(self, name: str) -> Mapping[str, str]:
         """What was set for `name`, this broker or all, as text."""
@@ -69,16 +90,9 @@ class BrokerOptions:
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
         """Replaces the options set for `name`; they count when this returns."""
         self.check(name, overrides)
-        key, kept = PREFIX + name, dict(overrides)
-        try:
-            await self._threads.run(
-                lambda: self._store.commit({key: kept} if kept else {}, deletes=[] if kept else [key])
-            )
-        except (OSError, Conflict) as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error
-        self._overrides[name] = kept
-        self._config.change(self._outcome(self._overrides))
-        await self._changed()
+        with storing():
+            await self._changes.set_options(OF_BROKERS, name, overrides)
+        await self.settle()
 
     # -- details --------------------------------------------------------------------------------
 
@@ -100,7 +114,8 @@ class BrokerOptions:
     def _usable(self, name: str) -> dict[str, str]:
         """What is stored for `name`, without what this version of Braid cannot take."""
         usable = {}
-        for each, text in (self._store.get(PREFIX + name) or {}).items():
+        held = self._image.options(OF_BROKERS, name)
+        for each, text in ({} if held is None else held.record.options).items():
             try:
                 self._check_changeable(each)
                 (SERVER_BY_NAME.get(each) or TOPIC_BY_NAME[each]).parse(text)

@@ -14,19 +14,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
-from braidmq.broker.topic import Topic
+from braidmq.broker.topic import directory_name
 from braidmq.broker.topic_directories import TRASH_SUFFIX
-from braidmq.cluster.store import Store
+from braidmq.cluster.changes import Changes
+from braidmq.cluster.image import Delta, Image
+from braidmq.cluster.metadata_store import StoreError
 from braidmq.config import MS_PER_DAY
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.platform.threads import DiskThreads
 
-PREFIX = "deleted/"
 KEPT_MS = 7 * MS_PER_DAY
 KEPT_MAX = 10_000
+DROPPED_TOGETHER = 100
+"""Records that go with one commit."""
 RETRY_S = 30.0
 FILES_PER_JOB = 16
 """A stop waits for the job under way, and so do syncs where there is one thread for all of it."""
@@ -39,92 +41,91 @@ class Deletion:
 
     __slots__ = ("at_ms", "directory", "failures", "forgotten", "name", "retry_at_s", "topic_id")
 
-    def __init__(self, topic_id: bytes, name: str, directory: str, at_ms: int) -> None:
+    def __init__(self, topic_id: bytes, name: str, at_ms: int, forgotten: bool) -> None:
         self.topic_id = topic_id
         self.name = name
-        self.directory = directory
+        self.directory = directory_name(name, topic_id)
         self.at_ms = at_ms
-        self.forgotten = False
+        self.forgotten = forgotten
         """Whether nothing is kept under the topic's name any more."""
         self.failures = 0
         self.retry_at_s = 0.0
-
-    @property
-    def key(self) -> str:
-        return PREFIX + self.topic_id.hex()
-
-    def to_json(self, done: bool) -> dict[str, Any]:
-        return {"name": self.name, "directory": self.directory, "at_ms": self.at_ms, "done": done}
 
 
 class Deletions:
     """The recorded deletions of this broker."""
 
-    def __init__(self, store: Store, disk: Disk, root: Path, threads: DiskThreads, clock: Clock) -> None:
-        self._store = store
+    def __init__(
+        self, image: Image, changes: Changes, disk: Disk, root: Path, threads: DiskThreads, clock: Clock
+    ) -> None:
+        self._image = image
+        self._changes = changes
         self._disk = disk
         self._root = root
         self._threads = threads
         self._clock = clock
-        self._under_way: list[Deletion] = []
-        self._done: dict[str, Deletion] = {}
+        self._under_way: dict[bytes, Deletion] = {}
+        self._done: dict[bytes, Deletion] = {}
 
     def load(self) -> None:
         """Reads the records of earlier runs."""
-        found = []
-        for key, value in self._store.items(PREFIX):
-            topic_id = bytes.fromhex(key.removeprefix(PREFIX))
-            deletion = Deletion(topic_id, value["name"], value["directory"], value["at_ms"])
-            deletion.forgotten = value["done"]
-            found.append(deletion)
-        found.sort(key=lambda deletion: deletion.at_ms)
-        self._under_way = [deletion for deletion in found if not deletion.forgotten]
-        self._done = {deletion.key: deletion for deletion in found if deletion.forgotten}
+        found = [deletion for each in self._image.all_deleted() if (deletion := self._read(each)) is not None]
+        for deletion in sorted(found, key=lambda deletion: deletion.at_ms):
+            (self._done if deletion.forgotten else self._under_way)[deletion.topic_id] = deletion
+
+    def follow(self, delta: Delta) -> None:
+        """From now on the files of topics that were deleted are removed."""
+        for topic_id in delta.deleted:
+            deletion = self._read(topic_id)
+            if deletion is not None and topic_id not in self._under_way and topic_id not in self._done:
+                self._under_way[topic_id] = deletion
+
+    def _read(self, topic_id: bytes) -> Deletion | None:
+        record = self._image.deleted(topic_id)
+        return None if record is None else Deletion(topic_id, record.name, record.at_ms, record.done)
 
     @property
     def directories(self) -> set[str]:
         """The directories that may be removed."""
-        return {deletion.directory for deletion in (*self._under_way, *self._done.values())}
+        return {deletion.directory for deletion in (*self._under_way.values(), *self._done.values())}
 
     @property
     def unfinished(self) -> list[Deletion]:
         """Deletions that a stop or a crash came between."""
-        return [deletion for deletion in self._under_way if not deletion.forgotten]
+        return [deletion for deletion in self._under_way.values() if not deletion.forgotten]
 
     def holds(self, topic_id: bytes) -> bool:
         """Whether the deletion of this topic is on record."""
-        return self._store.get(PREFIX + topic_id.hex()) is not None
+        return self._image.was_deleted(topic_id)
+
+    def forgotten(self, topic_id: bytes) -> None:
+        """Nothing is kept under the topic's name any more."""
+        deletion = self._under_way.get(topic_id)
+        if deletion is not None:
+            deletion.forgotten = True
 
     def found_again(self, directories: list[str]) -> None:
         """These are there though their removal was finished, as after restoring a backup."""
         bases = {name.removesuffix(TRASH_SUFFIX) for name in directories}
         for deletion in list(self._done.values()):
             if deletion.directory in bases:
-                self._under_way.append(self._done.pop(deletion.key))
+                self._under_way[deletion.topic_id] = self._done.pop(deletion.topic_id)
 
-    def begin(self, topic: Topic) -> Deletion:
-        """The deletion of a topic, to be committed."""
-        return Deletion(topic.id, topic.name, topic.path.name, self._clock.wall_ms())
-
-    def outdated(self) -> list[str]:
-        """The keys of records that are no longer needed, to be deleted with the next commit."""
+    def outdated(self) -> list[bytes]:
+        """Topics whose records are no longer needed, to be deleted with the next commit."""
+        for topic_id in [each for each in islice(self._done, DROPPED_TOGETHER) if not self.holds(each)]:
+            del self._done[topic_id]
         before_ms = self._clock.wall_ms() - KEPT_MS
         old = takewhile(lambda item: item[1].at_ms < before_ms, self._done.items())
         too_many = islice(self._done, max(len(self._done) - KEPT_MAX, 0))
-        return [key for key, _ in old] or list(too_many)
-
-    def committed(self, deletion: Deletion, outdated: list[str]) -> None:
-        """From now on the topic's files are removed."""
-        self._under_way.append(deletion)
-        for key in outdated:
-            self._done.pop(key, None)
+        return list(islice([topic_id for topic_id, _ in old] or too_many, DROPPED_TOGETHER))
 
     # -- removal --------------------------------------------------------------------------------
 
     async def remove(self) -> None:
         """One round: removes the files of every topic that was deleted."""
         removed = []
-        for deletion in list(self._under_way):
+        for deletion in list(self._under_way.values()):
             if deletion.retry_at_s > self._clock.monotonic():
                 continue
             try:
@@ -171,18 +172,14 @@ class Deletions:
 
     async def _finish(self, removed: list[Deletion]) -> None:
         for deletion in removed:
-            self._under_way.remove(deletion)
-        # One that is not forgotten stays on record as it is: the next start does the rest.
-        done = [deletion for deletion in removed if deletion.forgotten]
-        puts = {deletion.key: deletion.to_json(done=True) for deletion in done}
-        if not puts:
-            return
+            del self._under_way[deletion.topic_id]
+            # One that is not forgotten is on record as that: the next start does the rest.
+            self._done[deletion.topic_id] = deletion
+        done = [deletion.topic_id for deletion in removed if deletion.forgotten]
         try:
-            await self._threads.run(lambda: self._store.commit(puts))
-        except OSError as error:
+            await self._changes.finish_deletions(done)
+        except StoreError as error:
             log.error("cannot record that %d deletions are done: %s", len(done), error)
-            return
-        self._done.update({deletion.key: deletion for deletion in done})
 
 
 def _unlinking(disk: Disk, directory: Path, names: list[str]) -> Callable[[], None]:

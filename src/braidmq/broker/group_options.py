@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from braidmq.broker.metadata import storing
 from braidmq.broker.share_delivery import ShareOptions
-from braidmq.cluster.store import Conflict, Store
+from braidmq.cluster import records
+from braidmq.cluster.changes import Changes
+from braidmq.cluster.image import Delta, Image
+from braidmq.cluster.records import OF_GROUPS
 from braidmq.config import GROUP, Config, ConfigError, check_sessions, find
 from braidmq.delivery.status import DeliveryLimits
 from braidmq.group.settings import GroupSettings
 from braidmq.group.streams_group import StreamsOptions
-from braidmq.platform.threads import DiskThreads
 from braidmq.reset import parse_reset
 from braidmq.wire.errors import ApiError, ErrorCode
 
-PREFIX = "groups/"
 GROUPS_MAX = 100_000
 """Groups with options of their own; as many as there may be groups."""
 
@@ -30,20 +32,38 @@ _OF_MEMBERSHIP = frozenset(
 class GroupOptions:
     """Reads and changes what groups have set."""
 
-    def __init__(self, config: Config, store: Store, threads: DiskThreads) -> None:
+    def __init__(
+        self, config: Config, image: Image, changes: Changes, changed: Callable[[str], None]
+    ) -> None:
         self._config = config
-        self._store = store
-        self._threads = threads
-        self._count = sum(1 for _ in store.items(PREFIX))
+        self._image = image
+        self._changes = changes
+        self._changed = changed
+        self._groups: dict[str, None] = {}
+
+    def load(self) -> None:
+        """Takes over what the image shows."""
+        self._groups = dict.fromkeys(sorted(self._image.all_options(OF_GROUPS)))
+
+    def follow(self, delta: Delta) -> None:
+        """Says which groups have other options now."""
+        for key in delta.options:
+            kind, group_id = records.config_of(key)
+            if kind == OF_GROUPS:
+                if self._image.options(kind, group_id) is None:
+                    self._groups.pop(group_id, None)
+                else:
+                    self._groups[group_id] = None
+                self._changed(group_id)
 
     def __iter__(self) -> Iterator[str]:
         """The groups that have options of their own."""
-        return (key.removeprefix(PREFIX) for key, _ in self._store.items(PREFIX))
+        return iter(self._groups)
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What was set for this group, as text."""
-        found: Mapping[str, str] = self._store.get(PREFIX + group_id) or {}
-        return found
+        held = self._image.options(OF_GROUPS, group_id)
+        return {} if held is None else held.record.options
 
     def values(self, group_id: str) -> dict[str, Any]:
         """Every option of the group, by name."""
@@ -112,7 +132,7 @@ class GroupOptions:
             check_sessions(self._values(overrides))
         except ConfigError as error:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
-        if overrides and not self.overrides(group_id) and self._count >= GROUPS_MAX:
+        if overrides and group_id not in self._groups and len(self._groups) >= GROUPS_MAX:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{GROUPS_MAX:,} groups have options of their own, the most there can be; delete some first",
@@ -121,10 +141,5 @@ class GroupOptions:
     async def reconfigure(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces the group's own options."""
         self.check(group_id, overrides)
-        key, before = PREFIX + group_id, bool(self.overrides(group_id))
-        change = {key: dict(overrides)} if overrides else {}
-        try:
-            await self._threads.run(lambda: self._store.commit(change, deletes=[] if overrides else [key]))
-        except (OSError, Conflict) as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error
-        self._count += bool(overrides) - before
+        with storing():
+            await self._changes.set_options(OF_GROUPS, group_id, overrides)

@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from braidmq.cluster.store import Store
+from braidmq.broker.metadata import storing
+from braidmq.cluster.changes import Changes
 from braidmq.platform.clock import Clock
-from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
-KEY = "producer-ids/next"
 BLOCK = 1000
 RESERVE = 100
 
@@ -29,10 +28,9 @@ log = logging.getLogger("braid.broker")
 class ProducerIds:
     """The next free id. A crash loses the rest of a block, never reuses any of it."""
 
-    def __init__(self, store: Store, threads: DiskThreads, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, changes: Changes, clock: Clock) -> None:
+        self._changes = changes
         self._first = clock.wall_ms() * 1000
-        self._threads = threads
         self._next = 0
         self._end = 0
         self._reserving = asyncio.Lock()
@@ -73,13 +71,8 @@ class ProducerIds:
         async with self._reserving:
             if self._end - self._next > left_min:
                 return
-            start = max(int(self._store.get(KEY) or 0), self._first)
-            try:
-                await self._threads.run(lambda: self._store.commit({KEY: start + BLOCK}))
-            except OSError as error:
-                raise ApiError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"cannot reserve producer ids: {error}"
-                ) from error
+            with storing():
+                start = await self._changes.reserve_producer_ids(self._first, BLOCK)
             if start != self._end:
                 self._next = start
             self._end = start + BLOCK

@@ -44,7 +44,11 @@ class TopicRecord:
     @property
     def directory_name(self) -> str:
         """The id is part of it, so a recreated topic never finds the files of the old one."""
-        return f"{self.name[:DIRECTORY_NAME_CHARACTERS]}.{self.id.hex()[:12]}"
+        return directory_name(self.name, self.id)
+
+
+def directory_name(topic: str, topic_id: bytes) -> str:
+    return f"{topic[:DIRECTORY_NAME_CHARACTERS]}.{topic_id.hex()[:12]}"
 
 
 def effective_config(config: Config, name: str, overrides: Mapping[str, str]) -> TopicConfig:

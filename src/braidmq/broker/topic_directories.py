@@ -20,14 +20,13 @@ from typing import NamedTuple
 
 from braidmq.broker.topic import TopicRecord
 from braidmq.platform.disk import TEMPORARY_SUFFIX, Disk
-from braidmq.wire.checksum import crc32c
+from braidmq.wire.checksum import seal, unseal
 
 SET_ASIDE_SUFFIX = ".unknown"
 TRASH_SUFFIX = ".deleted"
 DESCRIPTION_NAME = "topic"
 
 _TOPIC_DIRECTORY = re.compile(r"(?P<name>.+)\.(?P<id>[0-9a-f]{12})(\.deleted)?(?P<aside>\.unknown)?")
-_BODY_AT = 9
 
 
 class DirectorySurvey(NamedTuple):
@@ -112,8 +111,8 @@ def description(disk: Disk, directory: Path) -> TopicRecord | None:
         content = disk.read_file(directory / DESCRIPTION_NAME)
     except FileNotFoundError:
         return None
-    body = content[_BODY_AT:-1]
-    if _sealed(body) != content:
+    body = unseal(content)
+    if body is None:
         return None
     value = json.loads(body)
     record = TopicRecord.from_json(value["name"], value)
@@ -121,8 +120,4 @@ def description(disk: Disk, directory: Path) -> TopicRecord | None:
 
 
 def _encode(record: TopicRecord) -> bytes:
-    return _sealed(json.dumps({"name": record.name, **record.to_json()}, separators=(",", ":")).encode())
-
-
-def _sealed(body: bytes) -> bytes:
-    return b"%08x %s\n" % (crc32c(body), body)
+    return seal(json.dumps({"name": record.name, **record.to_json()}, separators=(",", ":")).encode())

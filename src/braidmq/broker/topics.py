@@ -1,9 +1,12 @@
-"""The topics of this broker: created, grown, reconfigured, deleted, and found again after a restart.
+"""The topics of this broker: what the image of the cluster shows, held here.
 
-Every change is committed to the metadata store before it shows. Changes are made one at a time; reading
-never waits. A topic's directory is made when it is created and its partitions' on first use, so creating
-ten thousand partitions is one small write. Deleting one commits a record of that, and the files are removed
-later (`broker/deletions.py`). What else is in `topics/` is never removed (`broker/topic_directories.py`).
+A change is a commit to the metadata store (`cluster/changes.py`). What it does here is done by `follow`, when
+the image shows it, whoever made it: topics come, go, grow, and get other options. Whoever asked is answered
+after that. Changes that are asked for here are made one at a time; reading never waits.
+
+A topic's directory is made when it is created and its partitions' on first use. Deleting one commits a record
+of that, and the files are removed later (`broker/deletions.py`). What else is in `topics/` is never removed
+(`broker/topic_directories.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from braidmq.broker.deletions import Deletion, Deletions
+from braidmq.broker.metadata import storing
 from braidmq.broker.replica import Replica
 from braidmq.broker.topic import (
     INTERNAL_TOPICS,
@@ -32,16 +36,16 @@ from braidmq.broker.topic_directories import (
     set_right,
     survey,
 )
-from braidmq.cluster.store import Conflict, Store
+from braidmq.cluster.changes import Changes, TopicExists
+from braidmq.cluster.image import Delta, Image, PartitionImage, TopicImage
+from braidmq.cluster.metadata_store import StoreError, Unknown
 from braidmq.config import Config, ConfigError, check_topic_overrides
-from braidmq.log.flush import sync_ancestors
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.platform.randomness import new_uuid
 from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
 
-PREFIX = "topics/"
 PARTITIONS_PER_TOPIC_MAX = 100_000
 DESCRIBED_PER_ROUND = 64
 REFRESHED_TOGETHER = 500
@@ -61,35 +65,37 @@ class Topics:
         config: Config,
         data: Path,
         disk: Disk,
-        store: Store,
+        image: Image,
+        changes: Changes,
         threads: DiskThreads,
         partitions: PartitionFactory,
         clock: Clock,
     ) -> None:
         self._config = config
         self._root = data / "topics"
-        self._deletions = Deletions(store, disk, self._root, threads, clock)
+        self._deletions = Deletions(image, changes, disk, self._root, threads, clock)
         self._undescribed: deque[Topic] = deque()
         self._disk = disk
-        self._store = store
+        self._image = image
+        self._changes = changes
+        self._clock = clock
         self._threads = threads
         self._new_partition = partitions
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._change = asyncio.Lock()
+        self._leftovers = True
+        """Whether there may be partition keys that belong to no topic."""
         self.partition_count = 0
         self.version = 0
         """Goes up whenever a topic is made, grown or deleted."""
 
     def load(self) -> None:
-        """Finds the topics of the store, and sets directories aside that belong to none."""
-        if self._disk.makedirs(self._root) is not None:
-            sync_ancestors(self._disk, self._root)
-        for key, value in self._store.items(PREFIX):
-            self._install(TopicRecord.from_json(key.removeprefix(PREFIX), value))
+        """Takes the topics of the image, and sets directories aside that belong to none."""
+        for topic in self._image.topics.values():
+            self._take(topic)
         self._deletions.load()
         self._look_at_directories()
-        self._undescribed.extend(self._by_name.values())
 
     def _look_at_directories(self) -> None:
         by_directory = {topic.path.name: topic.name for topic in self._by_name.values()}
@@ -127,6 +133,59 @@ class Topics:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:60]!r}")
         return topic
+
+    # -- following the image --------------------------------------------------------------------
+
+    def follow(self, delta: Delta) -> None:
+        """Does here what has changed in the cluster."""
+        for topic_id, (_, now) in delta.topics.items():
+            if now is None:
+                self._drop(topic_id)
+            else:
+                self._take(now)
+        for which, move in delta.partitions.items():
+            topic = self._by_id.get(which.topic_id)
+            if topic is not None and which.partition < len(topic.partitions):
+                topic.partitions[which.partition].leader_epoch = _epoch(move.after)
+        self._deletions.follow(delta)
+
+    def _take(self, shown: TopicImage) -> None:
+        """A topic came, grew, or has other options."""
+        meta = shown.meta.record
+        record = TopicRecord(meta.name, shown.id, meta.partitions, dict(meta.options))
+        config = effective_config(self._config, record.name, record.overrides)
+        topic = self._by_id.get(shown.id)
+        if topic is None:
+            topic = Topic(record, config, self._root / record.directory_name)
+            self._by_name[record.name] = self._by_id[record.id] = topic
+        else:
+            topic.record = record
+            if config != topic.config:
+                topic.config = config
+                for partition in topic.partitions:
+                    partition.reconfigure(config)
+        self._undescribed.append(topic)
+        self._fill(topic, shown)
+
+    def _fill(self, topic: Topic, shown: TopicImage) -> None:
+        have = len(topic.partitions)
+        for index in range(have, len(shown.partitions)):
+            partition = self._new_partition(topic, index)
+            partition.leader_epoch = _epoch(shown.partitions[index])
+            topic.partitions.append(partition)
+        self.partition_count += len(topic.partitions) - have
+        self.version += 1
+
+    def _drop(self, topic_id: bytes) -> None:
+        topic = self._by_id.pop(topic_id, None)
+        if topic is None:
+            return
+        if self._by_name.get(topic.name) is topic:
+            del self._by_name[topic.name]
+        self.version += 1
+        self.partition_count -= len(topic.partitions)
+        for partition in topic.partitions:
+            partition.discard()
 
     # -- changes --------------------------------------------------------------------------------
 
@@ -169,8 +228,21 @@ class Topics:
 
     async def _create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
         record = TopicRecord(name, new_uuid(), partition_count, dict(overrides))
-        await self._commit(lambda: self._make(record))
-        return self._install(record)
+        replicas = self._changes.place(partition_count)
+        with storing():
+            await self._threads.run(lambda: self._make_directory(record))
+        try:
+            with storing():
+                await self._changes.create_topic(name, record.id, replicas, overrides)
+        except (ApiError, TopicExists) as error:
+            self._leftovers = True
+            # If it is not known whether the topic came to be, its directory stays.
+            if not isinstance(error.__cause__, Unknown):
+                await self._remove_directory(record)
+            if isinstance(error, TopicExists):
+                raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists") from None
+            raise
+        return self.get(name)
 
     async def find_or_create(self, name: str) -> Topic:
         """The topic, made with the default partition count if it is not there (auto-creation)."""
@@ -197,26 +269,20 @@ class Topics:
 
     async def grow(self, name: str, partition_count: int) -> None:
         async with self._change:
-            topic = self.check_growth(name, partition_count)
-            record = TopicRecord(name, topic.id, partition_count, topic.record.overrides)
-            await self._commit(lambda: self._put(record))
-            topic.record = record
-            self._undescribed.append(topic)
-            self._fill(topic)
+            have = len(self.check_growth(name, partition_count).partitions)
+            replicas = self._changes.place(partition_count - have, have)
+            self._leftovers = True
+            with storing():
+                await self._changes.grow_topic(self._shown(name), replicas)
 
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
         """Replaces the topic's own options."""
         async with self._change:
-            topic = self.get(name)
+            self.get(name)
             self.check_overrides(overrides)
             check_pinned(name, overrides)
-            record = TopicRecord(name, topic.id, len(topic.partitions), dict(overrides))
-            await self._commit(lambda: self._put(record))
-            topic.record = record
-            self._undescribed.append(topic)
-            topic.config = effective_config(self._config, name, overrides)
-            for partition in topic.partitions:
-                partition.reconfigure(topic.config)
+            with storing():
+                await self._changes.reconfigure_topic(self._shown(name), overrides)
 
     async def refresh_options(self) -> None:
         """The broker's defaults have changed: every topic takes them over where it has no own value."""
@@ -240,20 +306,15 @@ class Topics:
     async def delete(self, name: str, forget: Forget | None = None) -> None:
         """Deletes a topic. `forget` drops what is kept under its name, before it can be created again."""
         async with self._change:
-            topic = self.get(name)
-            deletion, outdated = self._deletions.begin(topic), self._deletions.outdated()
-            puts = {deletion.key: deletion.to_json(done=False)}
-            await self._commit(lambda: self._store.commit(puts, deletes=[PREFIX + name, *outdated]))
-            self._deletions.committed(deletion, outdated)
-            del self._by_name[name]
-            del self._by_id[topic.id]
-            self.version += 1
-            self.partition_count -= len(topic.partitions)
-            for partition in topic.partitions:
-                partition.discard()
+            topic_id = self.get(name).id
+            self._leftovers = True
+            with storing():
+                await self._changes.delete_topic(
+                    self._shown(name), self._clock.wall_ms(), self._deletions.outdated()
+                )
             if forget is not None:
                 await forget()
-            deletion.forgotten = True
+            self._deletions.forgotten(topic_id)
 
     # -- what is left of changes ----------------------------------------------------------------
 
@@ -266,14 +327,24 @@ class Topics:
         return self._deletions.holds(topic_id)
 
     async def tidy(self) -> None:
-        """One round of the work that no client waits for: removes files, describes topics."""
+        """One round of the work that no client waits for: removes files and keys, describes topics."""
         await self._deletions.remove()
+        if self._leftovers:
+            async with self._change:
+                await self._sweep()
         async with self._change:
             count = min(len(self._undescribed), DESCRIBED_PER_ROUND)
             topics = [self._undescribed.popleft() for _ in range(count)]
             topics = [topic for topic in topics if self._by_id.get(topic.id) is topic]
             if topics:
                 await self._threads.run(lambda: self._describe(topics))
+
+    async def _sweep(self) -> None:
+        try:
+            await self._changes.sweep()
+            self._leftovers = False
+        except StoreError as error:
+            log.warning("keys of partitions without a topic stay in the metadata for now: %s", error)
 
     def _describe(self, topics: list[Topic]) -> None:
         for topic in topics:
@@ -298,40 +369,23 @@ class Topics:
                 f" partitions.max={self._config.partitions_max:,}",
             )
 
-    def _make(self, record: TopicRecord) -> None:
+    def _shown(self, name: str) -> TopicImage:
+        shown = self._image.find(name)
+        assert shown is not None, f"{name} is held, and the image does not show it"
+        return shown
+
+    def _make_directory(self, record: TopicRecord) -> None:
         directory = self._root / record.directory_name
         self._disk.makedirs(directory)
-        try:
-            describe(self._disk, directory, record)
-            self._disk.sync_directory(self._root)
-            self._put(record)
-        except OSError:
-            # Nobody has written to it. Left there, it would be reported as a topic that was lost.
-            with suppress(OSError):
-                self._disk.remove_tree(directory)
-            raise
+        describe(self._disk, directory, record)
+        self._disk.sync_directory(self._root)
 
-    def _put(self, record: TopicRecord) -> None:
-        self._store.commit({PREFIX + record.name: record.to_json()})
+    async def _remove_directory(self, record: TopicRecord) -> None:
+        """Nobody has written to it. Left there, it would be reported as a topic that was lost."""
+        with suppress(OSError):
+            await self._threads.run(lambda: self._disk.remove_tree(self._root / record.directory_name))
 
-    async def _commit(self, work: Callable[[], None]) -> None:
-        try:
-            await self._threads.run(work)
-        except (OSError, Conflict) as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error
 
-    def _install(self, record: TopicRecord) -> Topic:
-        config = effective_config(self._config, record.name, record.overrides)
-        topic = Topic(record, config, self._root / record.directory_name)
-        self._by_name[record.name] = topic
-        self._by_id[record.id] = topic
-        self._fill(topic)
-        return topic
-
-    def _fill(self, topic: Topic) -> None:
-        have = len(topic.partitions)
-        topic.partitions.extend(
-            self._new_partition(topic, index) for index in range(have, topic.record.partition_count)
-        )
-        self.partition_count += len(topic.partitions) - have
-        self.version += 1
+def _epoch(partition: PartitionImage | None) -> int:
+    """The leader epoch of a partition; the first one if its record was never readable."""
+    return 0 if partition is None else partition.record.epoch

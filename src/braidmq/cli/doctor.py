@@ -1,6 +1,6 @@
 """`braid doctor`: is everything on disk what it was when it was written?
 
-It reads every segment, index, checkpoint and snapshot, and the metadata journal, of a stopped broker. Only
+It reads every segment, index, checkpoint and snapshot, and the metadata store, of a stopped broker. Only
 --repair and --adopt change anything; they print what they do file by file, and which records are lost.
 """
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from braidmq.platform.lock import DirectoryLock
 
 EXIT_DAMAGED = 1
-METADATA = "metadata.journal"
+METADATA = ("metadata.store", "metadata.journal")
+"""Today's name, and that of release 0.x."""
 EXAMPLES = (
     "braid doctor braid-data",
     "braid doctor braid-data --repair",
@@ -70,13 +71,13 @@ def doctor(
     Exit code 0: nothing is wrong, or all of it was repaired. 1: something is still damaged.
     """
     from braidmq.cli.doctor_metadata import adopt as bring_back
-    from braidmq.cli.doctor_metadata import examine_directories, examine_journal
+    from braidmq.cli.doctor_metadata import examine_directories, examine_store
 
     lock = _lock(directory)
     try:
         if repair or (adopt and replace):
             confirm(yes, f"Change files in {directory}? Copy the directory first if you can.")
-        reports = [Report(".", *examine_journal(directory, repair, adopting=bool(adopt)))]
+        reports = [Report(".", *examine_store(directory, repair, adopting=bool(adopt)))]
         deeds = bring_back(directory, adopt, adopt_as, replace) if adopt else []
         unknown = [] if reports[0].left else examine_directories(directory)
         reports.append(Report("topics", unknown, deeds, unknown))
@@ -99,7 +100,7 @@ def _lock(directory: Path) -> DirectoryLock:
 
     if not directory.is_dir():
         raise UserMistake(f"{directory} is not a directory")
-    if not (directory / METADATA).exists() and not (directory / "topics").is_dir():
+    if not any((directory / name).exists() for name in (*METADATA, "topics")):
         raise UserMistake(f"{directory} is not a data directory; give the one of braid serve --data")
     try:
         return DirectoryLock(directory)

@@ -107,7 +107,8 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _serve(asked: argparse.Namespace, config: Config) -> int:
-    from braidmq.cluster.store import StoreCorrupt
+    from braidmq.cluster.membership import JoinRefused
+    from braidmq.cluster.metadata_store import StoreCorrupt
     from braidmq.log.segment import DamagedSegment
     from braidmq.serve import run
 
@@ -122,6 +123,8 @@ def _serve(asked: argparse.Namespace, config: Config) -> int:
         run(config, asked.data, listen, advertise, _announce)
     except OSError as error:
         raise UserMistake(_explain(error, listen, asked.data)) from None
+    except JoinRefused as refused:
+        raise UserMistake(f"{asked.data}: {refused}") from None
     except (StoreCorrupt, DamagedSegment) as damage:
         print(f"braid serve: {asked.data}: {damage}", file=sys.stderr)
         return 1

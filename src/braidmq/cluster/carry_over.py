@@ -21,7 +21,6 @@ from braidmq.cluster import journal
 from braidmq.cluster.journal import Tail
 from braidmq.cluster.kv import FIRST_REVISION, KeyValues
 from braidmq.cluster.metadata_store import Item, StoreCorrupt
-from braidmq.cluster.store import complaint
 from braidmq.cluster.store_json import item_to_json
 from braidmq.platform.disk import Disk
 from braidmq.wire.checksum import crc32c
@@ -40,7 +39,7 @@ def carry_over(disk: Disk, directory: Path, last_lease: int) -> tuple[KeyValues,
     content = disk.read_file(path)
     found = journal.read(content)
     if found.tail in (Tail.DAMAGED, Tail.DAMAGED_LAST):
-        raise StoreCorrupt(complaint(path.name, found))
+        raise StoreCorrupt(journal.complaint(path.name, found))
     revision, values = _replay(found.changes)
     kv = KeyValues()
     kv.load({"state": [revision, last_lease, []]}, 0.0)

@@ -28,7 +28,6 @@ from braidmq.cluster.journal import Tail
 from braidmq.cluster.kv import KeyValues, Step, step_to_json
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.metadata_store import StoreCorrupt
-from braidmq.cluster.store import complaint, cut_journal
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 from braidmq.platform.randomness import new_uuid
@@ -67,6 +66,11 @@ class FileStore(KvStore):
         await self._run(self._open)
         await super().start()
 
+    async def end_leases(self) -> None:
+        """Ends all leases that earlier runs have left; for a process that keeps the store for itself."""
+        for lease_id in self._kv.deadlines():
+            await self.revoke(lease_id)
+
     async def close(self) -> None:
         await super().close()
         if self._file is not None:
@@ -104,32 +108,20 @@ class FileStore(KvStore):
     def _replay(self) -> KeyValues:
         name = self._path.name
         found = journal.read(self._disk.read_file(self._path))
-        if found.tail in (Tail.DAMAGED, Tail.DAMAGED_LAST):
-            raise StoreCorrupt(complaint(name, found))
-        if not found.changes or "braid-metadata" not in found.changes[0]:
-            raise StoreCorrupt(f"{name} does not begin like a metadata store; restore it from a backup")
-        header, *entries = found.changes
-        if header["braid-metadata"] != FORMAT:
-            raise StoreCorrupt(f"{name} has format {header['braid-metadata']}; a newer release is needed")
-        kv = KeyValues()
-        now = self._clock.monotonic()
-        for number, entry in enumerate(entries, 2):
-            try:
-                kv.load(entry, now)
-            except (ValueError, KeyError, TypeError) as error:
-                what = f"{name}: entry {number} does not fit: {error}; restore the file from a backup"
-                raise StoreCorrupt(what) from error
+        self._header, kv = replayed(name, found, self._clock.monotonic())
         if found.tail is Tail.TORN:
             log.warning("%s: dropped a change that a crash cut off at byte %d", name, found.end)
-            cut_journal(self._disk, self._path, found.end)
-        self._header = header
+            journal.cut(self._disk, self._path, found.end)
         return kv
 
     # -- writing --------------------------------------------------------------------------------
 
     async def _write(self, steps: Sequence[Step]) -> None:
-        await self._run(lambda: self._append({"steps": [step_to_json(step) for step in steps]}))
-        await self._run(self._rewrite_if_bloated)
+        def write() -> None:
+            self._append({"steps": [step_to_json(step) for step in steps]})
+            self._rewrite_if_bloated()
+
+        await self._run(write)
 
     def _append(self, entry: journal.Change) -> None:
         assert self._file is not None
@@ -202,3 +194,25 @@ class FileStore(KvStore):
             # A crash could bring back the old file, without what is committed from here on.
             self._broken = error
             log.error("%s: its rewrite could not be made durable: %s", self._path.name, error)
+
+
+def replayed(name: str, found: journal.Journal, now: float) -> tuple[journal.Change, KeyValues]:
+    """The header and the state of a file called `name`; StoreCorrupt if it is damaged or not one of these."""
+    if found.tail in (Tail.DAMAGED, Tail.DAMAGED_LAST):
+        raise StoreCorrupt(journal.complaint(name, found))
+    if not found.changes or "braid-metadata" not in found.changes[0]:
+        raise StoreCorrupt(
+            f"{name} does not begin like a metadata store; restore it from a backup, or move it away and run"
+            " braid doctor DIR --adopt all, which makes a new one of what is there"
+        )
+    header, *entries = found.changes
+    if header["braid-metadata"] != FORMAT:
+        raise StoreCorrupt(f"{name} has format {header['braid-metadata']}; a newer release is needed")
+    kv = KeyValues()
+    for number, entry in enumerate(entries, 2):
+        try:
+            kv.load(entry, now)
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"{name}: entry {number} does not fit: {error}; restore the file from a backup"
+            raise StoreCorrupt(what) from error
+    return header, kv

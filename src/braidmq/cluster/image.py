@@ -14,7 +14,6 @@ value must not stop every broker of the cluster at once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -110,6 +109,14 @@ class BrokerImage:
         return self.alive is not None and self.alive.record.state is State.UP and self.node is not None
 
 
+@dataclass(slots=True)
+class _Load:
+    """What a broker holds."""
+
+    leaders: int = 0
+    replicas: int = 0
+
+
 class Role(Enum):
     """What a broker is for a partition."""
 
@@ -180,6 +187,9 @@ class Image:
         self.brokers: dict[int, BrokerImage] = {}
         self._prefix = prefix
         self._held: dict[str, Held[Record]] = {}
+        self._loads: dict[int, _Load] = {}
+        self._last: tuple[type[Record], bytes, Record] | None = None
+        """What was decoded last: the partitions of a topic have a few values between them."""
         self._indexes: dict[bytes, set[int]] = {}
         """The partition keys there are of each topic, shown or not."""
 
@@ -228,6 +238,15 @@ class Image:
     def was_deleted(self, topic_id: bytes) -> bool:
         return records.deleted_key(topic_id) in self._held
 
+    def deleted(self, topic_id: bytes) -> DeletedTopic | None:
+        """The record of a topic's deletion."""
+        held = self._of_kind(records.deleted_key(topic_id), DeletedTopic)
+        return None if held is None else held.record
+
+    def all_deleted(self) -> list[bytes]:
+        """The topics whose deletion is recorded."""
+        return [records.topic_of(key) for key in self._held if key.startswith(records.DELETED)]
+
     def mod_revision(self, key: str) -> int:
         """The revision that last wrote a key, without the prefix; 0 if there is none."""
         held = self._held.get(key)
@@ -244,22 +263,29 @@ class Image:
             count = 0 if topic is None else len(topic.partitions)
             yield from (PartitionId(topic_id, index) for index in sorted(indexes) if index >= count)
 
-    def candidates(self) -> list[Candidate]:
-        """The brokers that may take partitions, with what they hold."""
-        leaders: Counter[int] = Counter()
-        replicas: Counter[int] = Counter()
-        for topic in self.topics.values():
-            for partition in topic.partitions:
-                if partition is not None:
-                    leaders[partition.record.leader] += 1
-                    replicas.update(partition.record.replicas)
-        return [
-            Candidate(
-                node_id, broker.node.record.host, broker.node.record.rack, leaders[node_id], replicas[node_id]
-            )
-            for node_id, broker in sorted(self.brokers.items())
-            if broker.takes_partitions and broker.node is not None
-        ]
+    def candidates(self, asked: int | None = None) -> list[Candidate]:
+        """The brokers that may take partitions, with what they hold.
+
+        `asked` is the broker that asks: it runs, whether or not its lease says so at the moment.
+        """
+        found = []
+        for node_id, broker in sorted(self.brokers.items()):
+            if broker.node is not None and (broker.takes_partitions or node_id == asked):
+                node, load = broker.node.record, self._loads.get(node_id, _Load())
+                found.append(Candidate(node_id, node.host, node.rack, load.leaders, load.replicas))
+        return found
+
+    def _count(self, partition: PartitionImage | None, added: int) -> None:
+        if partition is not None:
+            self._load_of(partition.record.leader).leaders += added
+            for node_id in partition.record.replicas:
+                self._load_of(node_id).replicas += added
+
+    def _load_of(self, node_id: int) -> _Load:
+        load = self._loads.get(node_id)
+        if load is None:
+            load = self._loads[node_id] = _Load()
+        return load
 
     def _of_kind(self, key: str, kind: type[R]) -> Held[R] | None:
         held = self._held.get(key)
@@ -305,7 +331,7 @@ class Image:
                     self._held.pop(name, None)
                 else:
                     item = event.item
-                    record = decode(kind, name, item.value)
+                    record = self._decoded(kind, name, item.value)
                     self._held[name] = Held(record, item.create_revision, item.mod_revision, item.lease)
                 self._note(name, kind, topics, partitions_changed, delta)
             except BadRecord as error:
@@ -315,10 +341,18 @@ class Image:
         for which in partitions_changed:
             if which.topic_id not in topics:
                 self._replace(which, delta)
+        for move in delta.partitions.values():
+            self._count(move.before, -1)
+            self._count(move.after, 1)
         if delta.topics or delta.partitions:
             self.version += 1
         self.revision = revision
         return delta
+
+    def _decoded(self, kind: type[Record], name: str, value: bytes) -> Record:
+        if self._last is None or self._last[0] is not kind or self._last[1] != value:
+            self._last = (kind, value, decode(kind, name, value))
+        return self._last[2]
 
     def _note(
         self,

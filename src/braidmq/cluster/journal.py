@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from braidmq.platform.disk import Disk, StrPath
 from braidmq.wire.checksum import crc32c
 
 ENTRY_BYTES_MAX = 64 * 1024 * 1024
@@ -111,3 +112,24 @@ def _sectors(start: int, end: int) -> Iterator[int]:
     """Where the sectors begin that lie between two bytes of a file as a whole."""
     first = start + -start % _SECTOR_BYTES
     yield from range(first, end - _SECTOR_BYTES + 1, _SECTOR_BYTES)
+
+
+def complaint(name: str, found: Journal) -> str:
+    """What is wrong with a damaged journal, and what to do."""
+    what = f"{name}: the entry at byte {found.end} is damaged"
+    if found.tail is Tail.DAMAGED:
+        return f"{what} and intact ones follow it; restore the file from a backup"
+    return (
+        f"{what}; it is the last one. Restore the file from a backup, or run braid doctor DIR --repair, which"
+        " undoes this last change"
+    )
+
+
+def cut(disk: Disk, path: StrPath, end: int) -> None:
+    """Ends a journal at a byte, durably."""
+    file = disk.open(path)
+    try:
+        file.truncate(end)
+        file.fdatasync()
+    finally:
+        file.close()

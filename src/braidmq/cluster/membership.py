@@ -62,6 +62,15 @@ RETRY_S = 0.2
 log = logging.getLogger("braid.cluster")
 
 
+def founding_records(cluster_id: str, secret: bytes) -> dict[str, records.Record]:
+    """The keys that make a store a cluster's."""
+    return {
+        records.CLUSTER_ID: ClusterId(id=cluster_id),
+        records.FORMAT: Format(level=FORMAT_LEVEL),
+        records.SECRET: Secret(hex=secret.hex()),
+    }
+
+
 class JoinRefused(Exception):
     """This broker cannot be part of this cluster; the message says what to do."""
 
@@ -80,7 +89,6 @@ class Identity:
     """Which cluster the data directory was part of; None if it is new."""
     host: str
     boot_id: str
-    listeners: tuple[Listener, ...]
     rack: str | None = None
     directories: tuple[str, ...] = ()
     lost_unsynced: bool = False
@@ -95,6 +103,17 @@ class LeaseTimes:
 
     ttl_s: int = 3
     renew_s: float = 0.75
+    isolates: bool = True
+    """Whether a broker whose lease may have ended has to reckon with another one in its place."""
+
+
+EMBEDDED = LeaseTimes(ttl_s=86_400, renew_s=3600.0, isolates=False)
+"""For a store in the broker's own process, which no other broker can reach.
+
+Nobody waits for such a lease to end: it goes with the store, and the next start ends what a kill has left. To
+renew it is a local call, so it ends only if the process stood still for a day, and the broker registers again
+then. Whatever happens, nobody can have taken its place: a single broker never isolates itself.
+"""
 
 
 @dataclass(slots=True)
@@ -124,6 +143,7 @@ class Membership:
         self._random_bytes = random_bytes
         self._times = times or LeaseTimes()
         self._state = State.UP
+        self._addresses: tuple[Listener, ...] = ()
         self._registered: _Registration | None = None
         self._lease_under_way = 0
         """Of a registration whose end is not known here."""
@@ -147,7 +167,9 @@ class Membership:
 
     @property
     def isolated(self) -> bool:
-        """Whether the lease may have ended. Read from the clock, each time."""
+        """Whether somebody else may have taken its place. Read from the clock, each time."""
+        if not self._times.isolates:
+            return False
         return self._registered is None or self._now() >= self._registered.deadline
 
     def on_epoch(self, listener: Callable[[int], None]) -> None:
@@ -161,8 +183,9 @@ class Membership:
         await self._found_cluster()
         await self._show_node()
 
-    async def appear(self) -> None:
-        """Says that clients are accepted, and goes on saying so. `join` comes first."""
+    async def appear(self, listeners: tuple[Listener, ...]) -> None:
+        """Says where clients are accepted, and goes on saying so. `join` comes first."""
+        self._addresses = listeners
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._renew_forever(), name="lease")
         self._task.add_done_callback(_say_why)
@@ -243,14 +266,11 @@ class Membership:
         return secret
 
     async def _make_cluster(self) -> Unknown | None:
-        names = (records.CLUSTER_ID, records.FORMAT, records.SECRET)
-        made = (
-            ClusterId(id=self._identity.cluster_id or self._random_bytes(16).hex()),
-            Format(level=FORMAT_LEVEL),
-            Secret(hex=self._random_bytes(SECRET_BYTES).hex()),
+        made = founding_records(
+            self._identity.cluster_id or self._random_bytes(16).hex(), self._random_bytes(SECRET_BYTES)
         )
-        puts = [Put(self._key(name), encode(one, self._by())) for name, one in zip(names, made, strict=True)]
-        return await self._attempt([absent(self._key(name)) for name in names], puts)
+        puts = [Put(self._key(name), encode(one, self._by())) for name, one in made.items()]
+        return await self._attempt([absent(self._key(name)) for name in made], puts)
 
     async def _attempt(self, compares: list[Compare], puts: list[Put]) -> Unknown | None:
         """Commits if it can be done; whatever becomes of it, what stands there afterwards counts."""
@@ -404,7 +424,7 @@ class Membership:
     def _alive(self) -> Alive:
         identity = self._identity
         return Alive(
-            listeners=identity.listeners,
+            listeners=self._addresses,
             boot_id=identity.boot_id,
             run=identity.run,
             lost_unsynced=identity.lost_unsynced,

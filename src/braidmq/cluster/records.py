@@ -24,6 +24,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 VERSION = 1
@@ -51,10 +52,21 @@ PARTITIONS = "partitions/"
 BROKERS = "brokers/"
 DELETED = "deleted/"
 CONFIGS = "configs/"
+OF_BROKERS = "brokers"
+"""The kind of options that brokers have; the name is a node id, or empty for all."""
+OF_GROUPS = "groups"
+
+
+ALL_CLUSTERS = "/braid/"
 
 
 def prefix(cluster: str) -> str:
-    return f"/braid/{cluster}/"
+    return f"{ALL_CLUSTERS}{cluster}/"
+
+
+def cluster_of(key: str) -> str:
+    """The cluster that a key with its prefix belongs to."""
+    return key.removeprefix(ALL_CLUSTERS).partition("/")[0]
 
 
 def broker_key(node_id: int, part: str) -> str:
@@ -93,6 +105,12 @@ def config_key(kind: str, name: str) -> str:
     return f"{CONFIGS}{kind}/{name}"
 
 
+def config_of(key: str) -> tuple[str, str]:
+    """Kind and name in a key of `configs/`."""
+    kind, _, name = key.removeprefix(CONFIGS).partition("/")
+    return kind, name
+
+
 def topic_of(key: str) -> bytes:
     """The topic id in a key of `topics/` or `deleted/`."""
     return _topic_id(key, key.partition("/")[2])
@@ -115,17 +133,24 @@ def broker_of(key: str) -> tuple[int, str]:
 
 
 def _topic_id(key: str, text: str) -> bytes:
-    try:
-        topic_id = bytes.fromhex(text)
-    except ValueError:
-        topic_id = b""
-    if len(topic_id) != 16 or topic_id.hex() != text:
+    topic_id = _parsed_id(text)
+    if topic_id is None:
         raise BadRecord(f"{key}: {text!r} is no topic id")
     return topic_id
 
 
+@lru_cache(maxsize=256)
+def _parsed_id(text: str) -> bytes | None:
+    # Kept, because a topic's partitions come one after the other.
+    try:
+        topic_id = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return topic_id if len(topic_id) == 16 and topic_id.hex() == text else None
+
+
 def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 10 and text == str(int(text))
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and (text[0] != "0" or text == "0")
 
 
 # -- the form of a field ------------------------------------------------------------------------
@@ -323,6 +348,8 @@ class PartitionMeta(Record):
 class DeletedTopic(Record):
     name: str = _kept(_text, "")
     at_ms: int = _kept(_whole)
+    done: bool = _kept(_flag, False)
+    """Whether its files are removed and nothing is kept under its name any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

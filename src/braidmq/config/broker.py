@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from braidmq.config.option import MS_PER_DAY, Option, OptionType
 
+
+def _why_no_cluster_name(name: str) -> str | None:
+    legal = name.isascii() and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
+    return None if legal and len(name) <= 100 else "use up to 100 letters, digits, '.', '_' and '-'"
+
+
 BROKER: tuple[Option, ...] = (
     Option("node.id", OptionType.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
+    Option(
+        "cluster.name",
+        OptionType.STRING,
+        "braid",
+        "The cluster's name in the metadata store; give each cluster its own where several share a store.",
+        form="letters, digits, '.', '_' and '-'",
+        check=_why_no_cluster_name,
+    ),
     Option(
         "auto.create.topics.enable",
         OptionType.BOOL,

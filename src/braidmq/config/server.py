@@ -82,6 +82,7 @@ class Config:
     """
 
     node_id: int
+    cluster_name: str
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int

@@ -333,12 +333,12 @@ def test_producer_ids_are_not_given_twice_after_older_metadata_was_restored(tmp_
         backup = b""
         for _ in range(4):
             async with embedded(tmp_path, clock=clock) as broker:
-                backup = backup or (tmp_path / "metadata.journal").read_bytes()
+                backup = backup or (tmp_path / "metadata.store").read_bytes()
                 taken = {await broker.producer_ids.take() for _ in range(1500)}
                 assert len(taken) == 1500
                 assert not given & taken
                 given |= taken
             clock.now_ms += 10_000
-            (tmp_path / "metadata.journal").write_bytes(backup)
+            (tmp_path / "metadata.store").write_bytes(backup)
 
     asyncio.run(run())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker import broker as broker_module
-from braidmq.broker import deletions, housekeeping
+from braidmq.broker import housekeeping
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_coordinator import Committer
 from braidmq.group.offsets import Committed
@@ -211,10 +211,10 @@ def test_records_of_deletions_are_dropped_after_some_days(tmp_path: Path) -> Non
 
             await delete_one()
             await delete_one()
-            assert len(list(broker.store.items(deletions.PREFIX))) == 2
+            assert len(broker.metadata.image.all_deleted()) == 2
             clock.now_ms += 8 * DAY_MS
             await delete_one()
-            assert len(list(broker.store.items(deletions.PREFIX))) == 1
+            assert len(broker.metadata.image.all_deleted()) == 1
 
     asyncio.run(run())
 

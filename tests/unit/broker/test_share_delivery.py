@@ -396,7 +396,7 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
 
 def test_state_of_a_topic_that_is_set_aside_is_kept(tmp_path: Path) -> None:
     """C6 N4: when the topic comes back, so does the place of its groups."""
-    journal = tmp_path / "metadata.journal"
+    journal = tmp_path / "metadata.store"
     kept: list[bytes] = []
 
     async def other(broker: Broker) -> None:

@@ -11,7 +11,7 @@ import pytest
 from braidmq.broker import broker as broker_module
 from braidmq.broker.broker import Broker
 from braidmq.broker.topic_directories import description, survey
-from braidmq.cluster.store import StoreCorrupt
+from braidmq.cluster.metadata_store import StoreCorrupt, Unavailable
 from braidmq.config import configure
 from braidmq.platform.disk import RealDisk
 from braidmq.platform.host import Host
@@ -45,7 +45,7 @@ def test_without_its_metadata_a_broker_does_not_start_and_removes_nothing(
     tmp_path: Path, left: bytes | None
 ) -> None:
     """N4 L6: producers would recreate topics, and the old ones could not come back under their names."""
-    journal = tmp_path / "metadata.journal"
+    journal = tmp_path / "metadata.store"
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
@@ -55,8 +55,8 @@ def test_without_its_metadata_a_broker_does_not_start_and_removes_nothing(
         if left is not None:
             journal.write_bytes(left)
         for _ in range(2):
-            with pytest.raises(StoreCorrupt, match=r"backup, or run braid doctor DIR --adopt all"):
-                Broker(configure({}), tmp_path)
+            with pytest.raises(StoreCorrupt, match=r"backup, or .*run braid doctor DIR --adopt all"):
+                await Broker(configure({}), tmp_path).start()
         assert bytes_of(path) == before
         journal.write_bytes(metadata)
         async with embedded(tmp_path) as broker:
@@ -69,7 +69,7 @@ def test_older_metadata_sets_newer_topics_aside_and_newer_metadata_brings_them_b
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """N4 L6: a journal restored from a backup costs no records, and restoring the right one heals it."""
-    journal = tmp_path / "metadata.journal"
+    journal = tmp_path / "metadata.store"
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
@@ -162,11 +162,11 @@ def test_a_topic_that_could_not_be_stored_leaves_no_directory(
     async def run() -> None:
         async with embedded(tmp_path) as broker:
 
-            def refuse(*_: object, **__: object) -> None:
-                raise OSError(28, "No space left on device")
+            async def refuse(*_: object, **__: object) -> None:
+                raise Unavailable("No space left on device")
 
             with monkeypatch.context() as planted:
-                planted.setattr(broker.store, "commit", refuse)
+                planted.setattr(broker.metadata.store, "commit", refuse)
                 with pytest.raises(Exception, match="No space left"):
                     await broker.topics.create("t", 1, {})
             assert directories(tmp_path) == []

@@ -189,7 +189,7 @@ def test_a_broker_does_not_start_without_the_offsets_that_groups_have_committed(
 
 def test_a_cut_metadata_journal_is_found_and_mended(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """O1 N4: a change that was cut off was never reported as done."""
-    journal = data / "metadata.journal"
+    journal = data / "metadata.store"
     whole = journal.read_bytes()
     journal.write_bytes(whole + b"\x00\x00\x00\x09torn")
     assert examine(capsys, 1, str(data))["findings"][0]["byte"] == len(whole)
@@ -202,7 +202,7 @@ def test_a_journal_damaged_in_the_middle_is_not_mended_silently(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """O1 N4: skipping it could bring deleted topics back; the broker refuses to start on it too."""
-    flip(data / "metadata.journal", 12)
+    flip(data / "metadata.store", 12)
     report = examine(capsys, 1, str(data), "--repair", "--yes")
     assert "restore the file from a backup" in report["left"][0]["what"]
     assert main(["serve", "--data", str(data), "--listen", "127.0.0.1:0"]) == 1

@@ -55,7 +55,7 @@ def examine(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> A
 
 
 def journal(data: Path) -> Path:
-    return data / "metadata.journal"
+    return data / "metadata.store"
 
 
 def directory_of(data: Path, topic: str) -> str:
@@ -79,7 +79,7 @@ def test_topics_of_a_lost_journal_are_all_brought_back(
     assert "Traceback" not in said
     journal(tmp_path).unlink()
     report = examine(capsys, 1, str(tmp_path))
-    assert [row["file"] for row in report["left"]] == ["metadata.journal"]
+    assert [row["file"] for row in report["left"]] == ["metadata.store"]
     assert not journal(tmp_path).exists()
 
     report = examine(capsys, 0, str(tmp_path), "--adopt", "all")
@@ -106,8 +106,8 @@ def test_a_damaged_last_change_can_be_undone(tmp_path: Path, capsys: pytest.Capt
     assert journal(tmp_path).read_bytes() == content
 
     report = examine(capsys, 1, str(tmp_path), "--repair", "--yes")
-    assert report["repaired"][0]["what"].startswith("metadata.journal: the damaged last change is undone")
-    assert (tmp_path / "metadata.journal.damaged").read_bytes() == content
+    assert report["repaired"][0]["what"].startswith("metadata.store: the damaged last change is undone")
+    assert (tmp_path / "metadata.store.damaged").read_bytes() == content
     assert [row["file"] for row in report["left"]] == [directory_of(tmp_path, "young")]
     examine(capsys, 0, str(tmp_path), "--adopt", "young")
 

@@ -11,17 +11,17 @@ import pytest
 
 from braidmq.cluster.file_store import FILE_NAME, FileStore
 from braidmq.cluster.metadata_store import Lost, Put, StoreCorrupt
-from braidmq.cluster.store import Store
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from sim.disk import Crash, SimDisk
+from unit.cluster.old_metadata import OldJournal
 
 OLD = "metadata.journal"
 CONTENT = {"cluster/id": "x", "topics/é": {"partitions": 4, "options": {"a": None}}, "producer-ids": 2000}
 
 
 def write_old(disk: Disk, directory: Path) -> int:
-    store = Store(disk, directory / OLD)
+    store = OldJournal(disk, directory)
     store.commit({"gone": 1, "cluster/id": "first"})
     for key, value in CONTENT.items():
         store.commit({key: value})
@@ -121,13 +121,12 @@ def test_going_back_to_the_old_file_is_a_choice_that_must_be_clear(tmp_path: Pat
     with pytest.raises(StoreCorrupt, match="keep the right one"):
         asyncio.run(read(RealDisk(), tmp_path))
     (tmp_path / FILE_NAME).unlink()
-    assert Store(RealDisk(), tmp_path / OLD).newest_revision == revision
     assert asyncio.run(read(RealDisk(), tmp_path)) == (revision, CONTENT)
 
 
 def test_a_watch_from_the_beginning_does_not_pass_over_what_was_carried(tmp_path: Path) -> None:
     """N4: the history of the old file is gone, so the watch is lost, even after a single old commit."""
-    old = Store(RealDisk(), tmp_path / OLD)
+    old = OldJournal(RealDisk(), tmp_path)
     old.commit({"a": 1})
     old.close()
 

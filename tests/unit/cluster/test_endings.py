@@ -49,12 +49,12 @@ def test_a_broker_can_leave_while_a_renewal_is_answered(count: int) -> None:
     async def story() -> None:
         store = Held(SystemClock())
         await store.start()
-        identity = Identity(1, "disk", "run", None, None, "a", "boot", ())
+        identity = Identity(1, "disk", "run", None, None, "a", "boot")
         times = LeaseTimes(ttl_s=3, renew_s=0.001)
         clock = SystemClock()
         membership = Membership(store, records.prefix("test"), identity, clock.monotonic, random_bytes, times)
         await membership.join()
-        await membership.appear()
+        await membership.appear(())
         while store.held is None:
             await asyncio.sleep(0.001)
         store.held.set_result(None)

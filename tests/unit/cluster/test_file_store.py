@@ -28,11 +28,11 @@ from braidmq.cluster.metadata_store import (
     Unavailable,
     Unknown,
 )
-from braidmq.cluster.store import Store
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import Disk, RealDisk
 from sim.clock import SimClock
 from sim.disk import Crash, SimDisk
+from unit.cluster.old_metadata import OldJournal
 
 DATA = Path("/data")
 WRITER = """
@@ -438,7 +438,7 @@ def test_what_is_shown_after_a_kill_outlives_a_power_loss(monkeypatch: pytest.Mo
     async def story() -> None:
         for operation in itertools.count(1):
             disk = data_disk()
-            old = Store(disk, DATA / "metadata.journal")
+            old = OldJournal(disk, DATA)
             old.commit({"b": 1})
             old.close()
             disk.sync_directory(DATA)

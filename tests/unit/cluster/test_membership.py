@@ -26,8 +26,8 @@ FIRST = Identity(
     cluster_id=None,
     host="a",
     boot_id="boot",
-    listeners=(Listener("plain", "a", 9092),),
 )
+AT = (Listener("plain", "a", 9092),)
 SECOND = replace(FIRST, node_id=2, uuid="disk-2", run="run-2")
 
 
@@ -85,7 +85,7 @@ def member(store: KvStore, identity: Identity, clock: TurnedClock, renew_s: floa
 
 async def joined(membership: Membership) -> Membership:
     await membership.join()
-    await membership.appear()
+    await membership.appear(AT)
     return membership
 
 
@@ -214,7 +214,7 @@ def test_two_running_brokers_cannot_share_a_node_id(monkeypatch: pytest.MonkeyPa
         copy = member(store, replace(FIRST, run="copy"), clock)
         await copy.join()
         with pytest.raises(JoinRefused, match="node id 1 is running at a:9092"):
-            await copy.appear()
+            await copy.appear(AT)
         turning.cancel()
         assert not first.isolated
         await first.leave()
@@ -346,10 +346,10 @@ def test_a_broker_that_leaves_while_it_registers_leaves_nothing(again: bool) -> 
         membership = member(store, FIRST, clock)
         await membership.join()
         if again:
-            await membership.appear()
+            await membership.appear(AT)
             await store.revoke(membership.lease_id)
         store.answers = asyncio.Event()
-        appearing = None if again else asyncio.ensure_future(membership.appear())
+        appearing = None if again else asyncio.ensure_future(membership.appear(AT))
         while await alive(store, 1) is None:
             await asyncio.sleep(0.001)
         await membership.leave()

@@ -77,7 +77,7 @@ def test_one_node_is_its_own_quorum(tmp_path: Path, version: int) -> None:
         ]
         await one.broker.topics.create("t", 1, {})
         answer = await ask("__cluster_metadata", 0)
-        assert answer.topics[0].partitions[0].high_watermark == before.high_watermark + 1
+        assert answer.topics[0].partitions[0].high_watermark > before.high_watermark
         if version == 2:
             listeners = answer.nodes[0].listeners
             assert [(each.host, each.port) for each in listeners] == [("broker.example.com", 9092)]

@@ -244,7 +244,7 @@ def test_a_stored_option_that_cannot_be_used_any_more_is_left_out(
 
     async def before(one: Speaker) -> None:
         stored = {"num.partitions": "9", "no.longer.there": "1", "fetch.bytes.max": "1"}
-        one.broker.store.commit({"brokers/1": stored})
+        await one.broker.metadata.changes.set_options("brokers", "1", stored)
 
     async def after(one: Speaker) -> None:
         assert one.broker.options.overrides("1") == {"num.partitions": "9"}

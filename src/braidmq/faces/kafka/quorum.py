@@ -56,7 +56,7 @@ def describe_quorum(
 def _describe(face: KafkaFace, topic: str, index: int) -> QuorumPartition:
     if (topic, index) != (METADATA_TOPIC, 0):
         return QuorumPartition(partition_index=index, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    revision, now_ms = face.broker.store.newest_revision, face.broker.clock.wall_ms()
+    revision, now_ms = face.broker.metadata.image.revision, face.broker.clock.wall_ms()
     return QuorumPartition(
         partition_index=index,
         leader_id=face.node_id,
