@@ -18,7 +18,6 @@ from braidmq.log.files import FileCache
 from braidmq.log.log import Log, ProducerLimits
 from braidmq.log.producer_state import BATCHES_KEPT
 from braidmq.log.retention import remove
-from braidmq.log.time_lookup import looked_up
 from braidmq.wire.records import build_batch, parse_header, stamp
 
 PATH = Path("/data/orders-0")
@@ -135,10 +134,7 @@ class Expectation:
             header = parse_header(content)
             if log.start_offset <= header.base_offset < log.end_offset:
                 # Timestamps go up with offsets in this workload, and every batch has its own.
-                assert looked_up(log.first_since(header.max_timestamp)) == (
-                    header.max_timestamp,
-                    header.last_offset,
-                )
+                assert log.offset_for_time(header.max_timestamp) == (header.max_timestamp, header.last_offset)
 
     def _check_producer(self, log: Log, others_first: bool) -> int:
         """A retry of what was kept is a duplicate, of what was lost is stored; one more batch goes in."""

@@ -33,7 +33,6 @@ from braidmq.broker.partition import AdvanceWatcher, CommittedCallback, Partitio
 from braidmq.log.aborted_transactions import Aborted
 from braidmq.log.cold_read import Cold, ColdJob, ColdRead
 from braidmq.log.producer_state import ProducerEntry
-from braidmq.log.time_lookup import Found, SegmentsMoved
 from braidmq.log.transactions import EndMarker, Guard, PartitionTransactions
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import HEADER_BYTES, BatchHeader, parse_header
@@ -288,41 +287,20 @@ class Replica(Partition):
         """
         self.check_leader(leader_epoch)
         if wanted is Place.EARLIEST:
-            start = self.start_offset
-            return ListedOffset(NOTHING, start, self.log.epochs.at(start))
+            return ListedOffset(NOTHING, self.start_offset, self.leader_epoch)
         await self.settled()
-        found = None if wanted is Place.LATEST else await self._look_up(wanted)
         limit = self.last_stable_offset if isolation is _COMMITTED else self.high_watermark
         if wanted is Place.LATEST:
             return ListedOffset(NOTHING, limit, self.leader_epoch)
-        if found is None or found[1] >= limit:
+        found = self.log.max_timestamp() if wanted is Place.NEWEST else self.log.offset_for_time(wanted)
+        if found is None or (isolation is _COMMITTED and found[1] >= limit):
             return NOWHERE
-        return ListedOffset(*found, self.log.epochs.at(found[1]))
-
-    async def _look_up(self, wanted: Place | int) -> Found:
-        """Looks for a record by its timestamp; batches are read and opened in threads."""
-        log = self.log
-        while True:
-            lookup = log.first_since(wanted) if isinstance(wanted, int) else log.newest()
-            try:
-                while True:
-                    job = next(lookup)
-                    await self._opener.threads.run(job.run)
-                    job.done()
-                    if self._log is not log:
-                        raise self._refusal or ApiError(
-                            ErrorCode.KAFKA_STORAGE_ERROR, f"{self}: the log was closed meanwhile"
-                        )
-            except StopIteration as ended:
-                found: Found = ended.value
-                return found
-            except SegmentsMoved:
-                continue
+        return ListedOffset(*found, self.leader_epoch)
 
     def epoch_end(self, epoch: int, leader_epoch: int = NOTHING) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and where its committed records end; NOTHING if unknown."""
         self.check_leader(leader_epoch)
-        found, end_offset = self.log.epochs.end_offset(epoch, self.log.end_offset)
+        found, end_offset = self.log.end_offset_for_epoch(epoch)
         return found, min(end_offset, self.high_watermark)
 
     def delete_before(self, offset: int) -> None:

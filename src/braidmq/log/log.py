@@ -21,7 +21,7 @@ from braidmq.log import compaction_progress, time_lookup
 from braidmq.log.append_result import AppendResult
 from braidmq.log.checkpoint import Checkpoint, CheckpointFile, CheckpointJob
 from braidmq.log.cold_read import HOT_BYTES, Cold, ColdRead, WakeJob
-from braidmq.log.epochs import UNDEFINED, LeaderEpochs
+from braidmq.log.epochs import UNDEFINED
 from braidmq.log.files import FileCache, FileSlice
 from braidmq.log.flush import FlushJob, make_directory, sync_ancestors
 from braidmq.log.index import RELATIVE_OFFSET_MAX
@@ -278,17 +278,17 @@ class Log:
             f"{self._path}: offset {offset} is outside {self.start_offset} to {self.end_offset}",
         )
 
-    @property
-    def epochs(self) -> LeaderEpochs:
-        return self._directory.epochs
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and the offset where it ended; (-1, -1) if unknown."""
+        return self._directory.epochs.end_offset(epoch, self.end_offset)
 
-    def first_since(self, timestamp_ms: int) -> time_lookup.TimeLookup:
-        """Looks for the first record not before `timestamp_ms`."""
-        return time_lookup.first_at_or_after(self._disk, self._segments, self.start_offset, timestamp_ms)
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Timestamp and offset of the first record not before `timestamp_ms`; None if all are."""
+        return time_lookup.first_at_or_after(self._segments, self.start_offset, timestamp_ms)
 
-    def newest(self) -> time_lookup.TimeLookup:
-        """Looks for the largest timestamp, and the first record that has it."""
-        return time_lookup.newest(self._disk, self._segments, self.start_offset)
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp in the log and the first offset that has it; None if the log is empty."""
+        return time_lookup.newest(self._segments, self.start_offset)
 
     # -- durability -----------------------------------------------------------------------------
 

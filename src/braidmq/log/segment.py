@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from braidmq.log.cold_read import CHECK_BYTES_MAX, CheckJob, Cold, ColdRead
 from braidmq.log.epochs import LeaderEpochs
 from braidmq.log.files import FileCache, OpenFile
 from braidmq.log.index import OFFSET_SUFFIX, TIME_SUFFIX, BadIndex, IndexEntry, SegmentIndex
-from braidmq.log.scan import Damage, hop
+from braidmq.log.scan import Damage, check, hop
 from braidmq.log.verified_ranges import VerifiedRanges
 from braidmq.platform.disk import Disk, DiskFile
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -241,15 +241,23 @@ class Segment:
             raise self.corrupt(damage) from damage
         return None
 
-    def place_since(self, timestamp: int, offset: int) -> tuple[int, int]:
-        """Position and base offset of a batch before which none reaches both `timestamp` and `offset`."""
+    def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of batches that reach `timestamp` and `offset`, from the first such on."""
         self.load()
         try:
             entry = self._later(self.index.before_time(timestamp), self.index.floor_offset(offset))
         except BadIndex:
             self.rebuild_index()
             entry = self._later(self.index.before_time(timestamp), self.index.floor_offset(offset))
-        return (entry.position, entry.offset) if entry is not None else (0, self.base_offset)
+        position, expected = (entry.position, entry.offset) if entry is not None else (0, self.base_offset)
+        # A rotten timestamp must not send a reader to the wrong place, so what is not trusted is checked.
+        walk = check if position < self.untrusted_below else hop
+        try:
+            for at, header in walk(self.open().disk_file, position, self.size_bytes, expected):
+                if header.max_timestamp >= timestamp and header.last_offset >= offset:
+                    yield at, header
+        except Damage as damage:
+            raise self.corrupt(damage) from damage
 
     @staticmethod
     def _later(one: IndexEntry | None, other: IndexEntry | None) -> IndexEntry | None:

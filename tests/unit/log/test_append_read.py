@@ -179,4 +179,4 @@ def test_leader_epochs_are_kept_and_an_old_leader_is_refused() -> None:
     log.close()
     log = open_log(disk, clock=SimClock())
     expected = {0: (0, 1), 1: (0, 1), 3: (3, 3), 4: (3, 3), 5: (5, 4), 6: (-1, -1)}
-    assert {epoch: log.epochs.end_offset(epoch, log.end_offset) for epoch in expected} == expected
+    assert {epoch: log.end_offset_for_epoch(epoch) for epoch in expected} == expected

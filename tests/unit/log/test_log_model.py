@@ -15,7 +15,6 @@ from tests.unit.log.logs import append, batch_of, open_log, topic_config
 
 from braidmq.log.log import FlushJob, Log
 from braidmq.log.retention import remove
-from braidmq.log.time_lookup import looked_up
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.records import records
 
@@ -141,7 +140,7 @@ class LogAgainstList(RuleBasedStateMachine):
             assert self.durable_start <= self.log.start_offset <= max(self.start, self.durable_start)
         del self.values[self.log.end_offset :]
         self.bases = [base for base in self.bases if base < len(self.values)]
-        self.epoch = max(self.epoch, self.log.epochs.end_offset(self.epoch, self.log.end_offset)[0])
+        self.epoch = max(self.epoch, self.log.end_offset_for_epoch(self.epoch)[0])
         self.durable = len(self.values)
         self.start = self.durable_start = self.log.start_offset
 
@@ -165,8 +164,8 @@ class LogAgainstList(RuleBasedStateMachine):
         timestamp_ms = data.draw(st.sampled_from(self.values))[0] + data.draw(st.integers(-1, 1))
         rest = [(time, self.start + at) for at, (time, _) in enumerate(self.values[self.start :])]
         expected = next((one for one in rest if one[0] >= timestamp_ms), None)
-        assert looked_up(self.log.first_since(timestamp_ms)) == expected
-        assert looked_up(self.log.newest()) == max(rest, key=lambda one: (one[0], -one[1]), default=None)
+        assert self.log.offset_for_time(timestamp_ms) == expected
+        assert self.log.max_timestamp() == max(rest, key=lambda one: (one[0], -one[1]), default=None)
 
     @invariant()
     def bounds_agree(self) -> None:

@@ -12,7 +12,6 @@ from tests.unit.log.logs import append, batch_of, fill, topic_config
 from braidmq.log.doctor import verify
 from braidmq.log.files import FileCache
 from braidmq.log.log import Log
-from braidmq.log.time_lookup import looked_up
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import RealDisk
 from braidmq.platform.randomness import new_uuid, random_below
@@ -37,7 +36,7 @@ def test_a_log_lives_on_real_files(tmp_path: Path) -> None:
     log.abandon()
     log = open_real(path, files)
     assert [base for base, _ in read_batches(log, 0, log.end_offset)] == list(range(70))
-    assert looked_up(log.first_since(0)) is not None
+    assert log.offset_for_time(0) is not None
     log.close()
     assert verify(RealDisk(), path) == []
     assert open_real(path, files).notes == []

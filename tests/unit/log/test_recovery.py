@@ -9,8 +9,6 @@ from tests.sim.disk import Crash, SimDisk
 from tests.sim.workload import PATH, checkpoint, flush, read_batches
 from tests.unit.log.logs import BASE_MS, append, batch_of, copy_of, fill, names, open_log, topic_config
 
-from braidmq.log.time_lookup import looked_up
-
 CHANCE = random.Random(1)
 
 
@@ -66,7 +64,7 @@ def test_index_entries_of_a_lost_tail_do_not_come_back() -> None:
     log = open_log(disk, config)
     for offset in range(83):
         assert read_batches(log, offset, offset + 1)[0][0] == offset
-        assert looked_up(log.first_since(BASE_MS + offset)) == (BASE_MS + offset, offset)
+        assert log.offset_for_time(BASE_MS + offset) == (BASE_MS + offset, offset)
 
 
 def test_a_log_that_lost_what_was_deleted_goes_on_where_it_starts() -> None:
@@ -111,7 +109,7 @@ def test_without_its_checkpoint_a_log_is_checked_as_a_whole() -> None:
     disk.unlink(PATH / "checkpoint")
     log = open_log(disk)
     assert log.end_offset == 22
-    assert log.epochs.end_offset(0, log.end_offset) == (0, 21)
+    assert log.end_offset_for_epoch(0) == (0, 21)
     assert append(log, batch_of(b"a", producer_id=3, producer_epoch=0, base_sequence=0), 7).duplicate
 
 

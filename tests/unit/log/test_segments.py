@@ -21,7 +21,6 @@ from tests.unit.log.logs import (
 )
 
 from braidmq.log.index import OFFSET_ENTRY_BYTES
-from braidmq.log.time_lookup import looked_up
 
 
 def test_segments_roll_by_size_and_are_named_by_their_first_offset() -> None:
@@ -109,7 +108,7 @@ def test_missing_indexes_are_rebuilt_when_used(suffix: str) -> None:
     log = open_log(disk)
     for offset in (0, 17, 33, 59):
         assert read_batches(log, offset, offset + 1)[0][0] == offset
-        assert looked_up(log.first_since(BASE_MS + offset)) == (BASE_MS + offset, offset)
+        assert log.offset_for_time(BASE_MS + offset) == (BASE_MS + offset, offset)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -126,7 +125,7 @@ def test_an_entry_with_a_flipped_bit_is_noticed_and_the_index_rebuilt(suffix: st
         log = open_log(image, topic_config(segment_bytes="100000"))
         for offset in (0, 20, 40, 58):
             assert read_batches(log, offset, offset + 1)[0][0] == offset
-            assert looked_up(log.first_since(BASE_MS + offset)) == (BASE_MS + offset, offset)
+            assert log.offset_for_time(BASE_MS + offset) == (BASE_MS + offset, offset)
 
 
 def test_an_offset_is_found_by_time_to_the_millisecond() -> None:
@@ -134,11 +133,11 @@ def test_an_offset_is_found_by_time_to_the_millisecond() -> None:
     log = open_log(SimDisk())
     for number in range(30):
         append(log, batch_of(b"a" * 20, b"b" * 20, b"c" * 20, timestamp_ms=BASE_MS + 10 * number))
-    assert looked_up(log.first_since(0)) == (BASE_MS, 0)
-    assert looked_up(log.first_since(BASE_MS + 1)) == (BASE_MS + 1, 1)
-    assert looked_up(log.first_since(BASE_MS + 3)) == (BASE_MS + 10, 3)
-    assert looked_up(log.first_since(BASE_MS + 292)) == (BASE_MS + 292, 89)
-    assert looked_up(log.first_since(BASE_MS + 293)) is None
+    assert log.offset_for_time(0) == (BASE_MS, 0)
+    assert log.offset_for_time(BASE_MS + 1) == (BASE_MS + 1, 1)
+    assert log.offset_for_time(BASE_MS + 3) == (BASE_MS + 10, 3)
+    assert log.offset_for_time(BASE_MS + 292) == (BASE_MS + 292, 89)
+    assert log.offset_for_time(BASE_MS + 293) is None
 
 
 def test_times_that_go_back_and_forth_still_give_the_first_record_not_before() -> None:
@@ -150,8 +149,8 @@ def test_times_that_go_back_and_forth_still_give_the_first_record_not_before() -
         append(log, batch_of(b"v" * 30, timestamp_ms=time_ms))
     for wanted in range(BASE_MS, BASE_MS + 1000, 37):
         expected = next(((t, offset) for offset, t in enumerate(times) if t >= wanted), None)
-        assert looked_up(log.first_since(wanted)) == expected
-    assert looked_up(log.newest()) == (max(times), times.index(max(times)))
+        assert log.offset_for_time(wanted) == expected
+    assert log.max_timestamp() == (max(times), times.index(max(times)))
 
 
 def test_deleted_records_are_not_found_by_time() -> None:
@@ -161,16 +160,16 @@ def test_deleted_records_are_not_found_by_time() -> None:
     for time_ms in times:
         append(log, batch_of(b"v", timestamp_ms=time_ms))
     log.delete_before(3)
-    assert looked_up(log.first_since(150)) == (200, 3)
-    assert looked_up(log.first_since(400)) is None
-    assert looked_up(log.newest()) == (300, 4)
+    assert log.offset_for_time(150) == (200, 3)
+    assert log.offset_for_time(400) is None
+    assert log.max_timestamp() == (300, 4)
 
 
 def test_an_empty_log_has_no_times() -> None:
     """C7: nothing is found where nothing is."""
     log = open_log(SimDisk())
-    assert looked_up(log.first_since(0)) is None
-    assert looked_up(log.newest()) is None
+    assert log.offset_for_time(0) is None
+    assert log.max_timestamp() is None
 
 
 def test_logs_and_segments_take_little_memory() -> None:

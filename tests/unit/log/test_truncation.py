@@ -189,8 +189,8 @@ def test_an_epoch_that_could_not_be_made_durable_has_not_begun(kind: str, next_e
     with pytest.raises(ApiError) as refused:
         append(log, batch_of(b"new"), leader_epoch=4)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.epochs.end_offset(9, log.end_offset) == (-1, -1)
-    assert log.epochs.end_offset(3, log.end_offset) == (3, 1)
+    assert log.end_offset_for_epoch(9) == (-1, -1)
+    assert log.end_offset_for_epoch(3) == (3, 1)
     assert append(log, batch_of(b"next"), leader_epoch=next_epoch).base_offset == 1
     assert append(log, batch_of(b"one more"), leader_epoch=next_epoch).base_offset == 2
     flush(log)
@@ -198,7 +198,7 @@ def test_an_epoch_that_could_not_be_made_durable_has_not_begun(kind: str, next_e
     log.abandon()
     again = open_log(lose_unsynced(disk))
     assert values(again) == kept
-    assert again.epochs.end_offset(next_epoch, again.end_offset) == (next_epoch, 3)
+    assert again.end_offset_for_epoch(next_epoch) == (next_epoch, 3)
 
 
 def test_an_older_epoch_is_fenced_after_a_newer_one_has_begun() -> None:
