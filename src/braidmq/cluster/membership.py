@@ -162,7 +162,7 @@ class Membership:
         await self._show_node()
 
     async def appear(self) -> None:
-        """Says that clients are accepted, and goes on saying so. `join` comes first."""
+        """Says that clients are accepted, and keeps saying so. `join` comes first."""
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._renew_forever(), name="lease")
         self._task.add_done_callback(_say_why)
