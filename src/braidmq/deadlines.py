@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 STALE_MIN = 64
-"""So many entries of the heap may be out of date, and half of it, before it is made anew."""
+"""So many entries of the heap may be out of date, and half of it, before it is rebuilt."""
 
 Key = TypeVar("Key", bound="str | tuple[object, ...]")
 

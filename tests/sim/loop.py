@@ -284,10 +284,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         """Ends everybody; coroutines are closed here and not by the garbage collector, at some other time."""
         self._closed = True
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            self.graveyard.append(task)
-            _close(task.get_coro())
+        ended: set[asyncio.Task[Any]] = set()
+        # What is closed may begin something: `finally` blocks do.
+        asyncio._set_running_loop(self)
+        try:
+            while tasks := asyncio.all_tasks(self) - ended:
+                ended |= tasks
+                for task in tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    self.graveyard.append(task)
+                    _close(task.get_coro())
+        finally:
+            asyncio._set_running_loop(None)
         for strand in self._strands:
             strand.ready.clear()
         self._timers.clear()

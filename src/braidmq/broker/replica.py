@@ -3,7 +3,7 @@
     append_leader   a producer's batch in; what must be committed before it is answered
     when_committed  calls back when the high watermark has reached an offset
     read            one value: a range of a file, both watermarks, the start, what was aborted
-    watch_end, watch_high   whoever waits for records that are appended, or that may be read
+    watch_end, watch_high   for those who wait for records that are appended, or that may be read
 
 Which records are committed, when a producer is answered, and whether a client talks to the leader it thinks
 it talks to is decided here. A request costs one call: a read is not followed by questions about the log.

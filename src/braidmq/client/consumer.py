@@ -1,6 +1,6 @@
 """Reading: partitions are assigned, each has a position, and `poll` moves the positions.
 
-There is no group and nothing is committed: where to begin is said by the caller, as an offset, as `Start`, or
+There is no group and nothing is committed: the caller says where to begin, as an offset, as `Start`, or
 as a time. Every batch's CRC is checked before its records are handed out.
 """
 

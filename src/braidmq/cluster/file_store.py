@@ -2,7 +2,7 @@
 
 A file begins with a header and the state it was made with; every batch of steps after that is one entry,
 appended and synced off the event loop before anybody is answered. One entry per batch, because an entry is
-only written when the one before it is synced: that is how a torn tail, which is cut, is told from damage,
+only written when the one before it is synced: that separates a torn tail, which is cut, from damage,
 which is refused (`cluster/journal.py`). When the file has grown to several times its live content it is
 rewritten beside itself and swapped in by rename.
 
@@ -10,7 +10,7 @@ Revisions survive restarts and rewrites; history does so until the next rewrite.
 their full time again after a restart: nobody could renew them in between. Time on the disk is not time:
 deadlines are never written.
 
-A write that the disk refuses (it is full) is taken back, and the store goes on. A sync that fails ends the
+A write that the disk refuses (it is full) is taken back, and the store continues. A sync that fails ends the
 store: the kernel may have dropped what it could not write, so no later sync can be believed. The data
 directory must be locked by the caller.
 """

@@ -214,7 +214,7 @@ class KeyValues:
         return {lease_id: lease.deadline for lease_id, lease in self._leases.items()}
 
     def keep_deadlines(self, deadlines: Mapping[int, float]) -> None:
-        """Takes over the deadlines of leases that go on."""
+        """Takes over the deadlines of leases that continue."""
         for lease_id, lease in self._leases.items():
             lease.deadline = deadlines.get(lease_id, lease.deadline)
 

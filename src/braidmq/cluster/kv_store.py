@@ -1,7 +1,7 @@
 """The shell around `kv` that makes it a metadata store: order, durability, watches, ends of leases.
 
 One task decides all requests, in the order they came, in batches. A batch's steps are written by `_write`
-and its requests answered when that is done: nobody is told of a change, or of a conflict with one, that a
+and its requests answered when that is done: nobody learns of a change, or of a conflict with one, that a
 crash could take back. Requests that come meanwhile are the next batch. So the state is ahead of the journal
 only while a batch is written; a batch that cannot be written is taken back by `_reload`.
 
@@ -70,7 +70,7 @@ class _Waiting:
         self.future = future
         self.size = size
         self.unsure = unsure
-        """What it is told if nobody knows whether its step is on disk."""
+        """The error it gets if nobody knows whether its step is on disk."""
         self.stepped = False
         self.outcome: object = None
 

@@ -184,7 +184,7 @@ class Membership:
         await self._show_node()
 
     async def appear(self, listeners: tuple[Listener, ...]) -> None:
-        """Says where clients are accepted, and goes on saying so. `join` comes first."""
+        """Says where clients are accepted, and keeps saying so. `join` comes first."""
         self._addresses = listeners
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._renew_forever(), name="lease")

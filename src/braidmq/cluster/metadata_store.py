@@ -2,8 +2,8 @@
 
 Keys are text, values are bytes. Every commit that changes something is one *revision*, a number that only
 grows. An item carries the revision that created it and the one that last wrote it; a commit may demand
-either, so that whoever was overtaken changes nothing. A key may be bound to a lease and is deleted when the
-lease ends.
+either, so that a writer that was overtaken changes nothing. A key may be bound to a lease and is deleted when
+the lease ends.
 
 Implementations: `FileStore` (one process), `ServedStore` (client of a process that holds a file store),
 `EtcdStore`, and the simulator's. They behave alike: `tests/conformance` runs the same tests against all of
@@ -14,7 +14,7 @@ Errors tell what is known:
 - `Conflict`, `Refused`, `Unavailable`: nothing was changed.
 - `Unknown`: a commit may have happened, or may still happen. `cluster/settlement.py` finds out.
 - `Expired`: the lease is gone, and its keys with it.
-- `Lost`: a watch cannot go on without a gap. Take a new snapshot and compare.
+- `Lost`: a watch cannot continue without a gap. Take a new snapshot and compare.
 
 Everything except a commit may be asked again after `Unavailable`: asking twice does no harm.
 """
@@ -162,7 +162,7 @@ class Watch(Protocol):
     def __aiter__(self) -> AsyncIterator[Change]: ...
     async def __anext__(self) -> Change: ...
     async def close(self) -> None:
-        """Ends the watch; whoever waits for its next change sees the iteration end."""
+        """Ends the watch, and with it the iteration of those who wait for its next change."""
         ...
 
 

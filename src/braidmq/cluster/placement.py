@@ -33,7 +33,7 @@ class Candidate:
 def spread(candidates: Sequence[Candidate], count: int, factor: int, first: int = 0) -> list[Replicas]:
     """Replicas of `count` new partitions. Adds what it places to the candidates' load.
 
-    `first` is the index of the first new partition, so that a topic that grows goes on where it ended.
+    `first` is the index of the first new partition, so that a topic that grows continues where it ended.
     """
     _check_factor(candidates, factor)
     return [_one(candidates, index, factor) for index in range(first, first + count)]

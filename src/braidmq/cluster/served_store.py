@@ -2,7 +2,7 @@
 
 One connection, made again when it breaks. Requests that may be asked twice are asked again on the next
 connection until their time is over; a commit is sent once, and is `Unknown` if its answer does not come. A
-watch goes on after its last revision on every new connection, so it has no gap: the server replays what was
+watch continues after its last revision on every new connection, so it has no gap: the server replays what was
 missed, or says that it is `Lost`.
 
 A watch holds a bounded number and size of changes for a slow reader. Beyond that it is given up on the

@@ -5,7 +5,7 @@ nothing can be changed. A Unix socket is open to the owner of its file; TCP need
 
 Everything a client can make grow is bounded: connections, requests under way, watches, the size of a frame,
 and the time it may take to read what it is sent. A client that does not read is disconnected; its watches
-go on where they were when it comes back, or are `Lost` if the history has moved on.
+continue where they were when it comes back, or are `Lost` if the history has moved on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Threads for work that blocks: a job runs in one of them, and its end is told on the event loop.
+"""Threads for work that blocks: a job runs in one of them, and the event loop learns when it ends.
 
 Everything the broker does off its loop goes through `DiskThreads`: syncs, cold reads, opening and removing
 files. The threads report through one queue and one wake-up of the loop. A simulation puts its own in this
-place, whose jobs go on when a seed says so.
+place, whose jobs continue when a seed says so.
 """
 
 from __future__ import annotations

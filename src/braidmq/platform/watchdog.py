@@ -30,7 +30,7 @@ class Watchdog:
         self._limit_s = limit_ms / 1000
         self._due_s = 0.0
         self.caught: str | None = None
-        """The stack of a stall that goes on."""
+        """The stack of a stall that has not ended."""
         self._timer: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)

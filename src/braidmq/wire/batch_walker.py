@@ -1,6 +1,6 @@
 """Walks over many batches at once by their headers: where some begin and end, and whether they are sound.
 
-A batch of a few records costs as many Python calls as one of thousands, so whoever reads a log walks it here.
+A batch of a few records costs as many Python calls as one of thousands, so readers of a log walk it here.
 As `kernel.py`, this is Python that is compiled where that can be, with the types of `batch_walker.pxd`.
 
 A batch header (KIP-98) is: base offset (8 bytes), length of what follows (4), leader epoch (4), magic (1),
@@ -83,7 +83,7 @@ def find_batches(view: Buffer, offset: int) -> tuple[int, int, int]:
 def skip_batches(view: Buffer, at: int, offset: int) -> int:
     """Where the first batch that reaches `offset` begins, from the batch at `at` on; or where sense ends.
 
-    Only base offset, length and last offset delta are looked at: whoever reads the batch checks it.
+    Only base offset, length and last offset delta are looked at: the reader of the batch checks it.
     """
     end = len(view)
     start = _start(view)

@@ -135,8 +135,8 @@ class Rows:
 class Window:
     """The records of one opened batch, and which of them are wanted: offsets `first` to `end` (excluded).
 
-    They lie in `payload` from `at` to `size`. Batches that follow there, up to `stop`, are gone on with as
-    long as they need no opening and have the same kind of timestamp; whoever gives a `stop` has checked them.
+    They lie in `payload` from `at` to `size`. Batches that follow there, up to `stop`, are decoded too
+    if they are not compressed and have the same kind of timestamp; callers that give a `stop` check them.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ def test_times_go_before_offsets() -> None:
         ({"startingOffset": "earliest"}, "no option 'startingOffset'; did you mean 'startingOffsets'"),
         ({"maxOffsetPerTriger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"kafka.bootstrap.server": "a:1"}, "did you mean 'bootstrap.servers'"),
-        ({"startingOffsets": "erliest"}, "not valid JSON"),
+        ({"startingOffsets": "erliest"}, "not JSON of the right form"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "startingOffsets: 'orders' has '0': -3"),
         ({"startingOffsets": "latest"}, "startingOffsets is latest, so nothing would be read"),
         ({"endingOffsets": "earliest"}, "write latest"),

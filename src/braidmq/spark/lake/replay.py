@@ -13,12 +13,13 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from braidmq.client.groups import GroupAdmin
+from braidmq.client.transactional import TransactionalClient
 from braidmq.spark.cluster import open_cluster
 from braidmq.spark.errors import first_line
 from braidmq.spark.lake.commits import LakeError
 from braidmq.spark.lake.reader import open_rows
 from braidmq.spark.lake.schema import RAW
+from braidmq.spark.sink.ledger import Ledger
 from braidmq.spark.sink.options import parse_sink
 
 
@@ -88,7 +89,8 @@ def replay(
     known = parse_sink(options, streaming=False, overwrite=False)
     assert known.scope is not None
     with open_cluster(bootstrap, client_options or {}) as cluster:
-        decided = bool(GroupAdmin(cluster).committed(known.scope, "classic"))
+        ledger = Ledger(cluster, TransactionalClient(cluster), known.scope, known.transaction_timeout_ms)
+        decided = ledger.read() is not None
     as_records(rows, keep_partitions).write.format("braid").options(**options).mode("append").save()
     return not decided
 

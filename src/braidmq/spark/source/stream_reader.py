@@ -114,9 +114,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ends.keys() <= self._topology.leaders.keys():
             # After a restart Spark first plans the batch that was under way.
             self._refresh()
-        anew = _recreated(end, self._ids())
-        for at in [at for at in ends if at not in self._topology.leaders or at.topic in anew]:
-            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at), recreated=at.topic in anew)
+        recreated_topics = _recreated(end, self._ids())
+        for at in [at for at in ends if at not in self._topology.leaders or at.topic in recreated_topics]:
+            lost = RecordsLost(at, begins.pop(at, 0), ends.pop(at), recreated=at.topic in recreated_topics)
             report_loss(lost, self.query.fail_on_data_loss)
         starts = self._starts(begins, ends, _firsts(end))
         splits = plan(self._connected(), self.query, starts, ends, self._directories)
@@ -161,9 +161,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A recreated topic begins at its first record. Records of the old one after `start` are lost, if there
         were any; that can no longer be known.
         """
-        anew = _recreated(start, ids)
+        recreated_topics = _recreated(start, ids)
         offsets = from_json(start)
-        for at in [at for at in offsets if at.topic in anew]:
+        for at in [at for at in offsets if at.topic in recreated_topics]:
             offset = offsets.pop(at)
             report_loss(RecordsLost(at, offset, offset, recreated=True), self.query.fail_on_data_loss)
         return offsets
