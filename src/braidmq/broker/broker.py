@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from braidmq.broker.group_commit import GroupCommit
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.group_shards import GroupShards
 from braidmq.broker.housekeeping import Housekeeping
-from braidmq.broker.metadata import Metadata, Start
+from braidmq.broker.metadata import Joining, Metadata, Start, joining
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.producer_ids import ProducerIds
@@ -66,15 +67,20 @@ Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
-    """A single-node broker over one data directory."""
+    """A broker over one data directory, alone or in a cluster.
+
+    `how` says how it joins; without it the options do.
+    """
 
     def __init__(
         self,
         config: Config,
         data: Path,
         host: Host | None = None,
+        how: Joining | None = None,
     ) -> None:
         host = host or Host()
+        how = how or joining(config)
         self.config = config
         self.data = data
         self.disk = host.disk
@@ -91,7 +97,7 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
+        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
         self.node_id = config.node_id
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
@@ -151,6 +157,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
+            self.groups.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -167,9 +174,11 @@ class Broker:
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.groups.start()
-        await self.groups.loaded()
+        if not self.in_cluster:
+            await self.groups.loaded()
         for group_id in self.share_delivery.load():
-            (await self.groups.reach(group_id)).groups.add_share(group_id)
+            with suppress(ApiError):  # its coordinator is another broker, or will read of it
+                (await self.groups.reach(group_id)).groups.add_share(group_id)
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
