@@ -83,6 +83,8 @@ class Config:
 
     node_id: int
     cluster_name: str
+    forward_listen: str
+    forward_advertise: str
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int

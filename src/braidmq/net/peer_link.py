@@ -68,6 +68,9 @@ class PeerUnavailable(Exception):
 class Content(Protocol):
     """A question and how to read its answer."""
 
+    answered: bool
+    """Whether there is one; else the question ends, with None, when it has left."""
+
     def frame(self, versions: Versions, correlation_id: int, client_id: str) -> list[bytes | memoryview]:
         """Header and body, without the size; `PeerUnavailable` if the other side does not serve it."""
         ...
@@ -80,9 +83,10 @@ class Content(Protocol):
 class MessageContent:
     """A request from the message tables, in the newest version that both sides speak."""
 
-    __slots__ = ("_newest", "_request", "_version")
+    __slots__ = ("_newest", "_request", "_version", "answered")
 
     def __init__(self, request: Message, newest: int | None = None) -> None:
+        self.answered = True
         self._request = request
         self._newest = newest
         self._version = 0
@@ -122,6 +126,12 @@ class Question:
     def sent(self) -> bool:
         return self.correlation_id != 0
 
+    def end(self, answer: object) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
     def fail(self, reason: str) -> None:
         if self.timer is not None:
             self.timer.cancel()
@@ -145,11 +155,18 @@ class Target:
 class PeerLink:
     """See the module. `ask` is called on the loop, from a task or a handler."""
 
-    def __init__(self, network: Network, directory: PeerDirectory, target: Target) -> None:
+    def __init__(
+        self,
+        network: Network,
+        directory: PeerDirectory,
+        target: Target,
+        queued_bytes_max: int | None = QUEUED_BYTES_MAX,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._network = network
         self._directory = directory
         self._target = target
+        self._queued_bytes_max = queued_bytes_max
         self._connecting: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._waiting: dict[Question, None] = {}
@@ -192,7 +209,7 @@ class PeerLink:
     @property
     def idle(self) -> bool:
         """Whether nothing is asked, so that nobody misses it when it is closed."""
-        return not self._waiting and (self._wire is None or not self._wire.questions)
+        return not self._waiting and (self._wire is None or self._wire.idle)
 
     def close(self, reason: str) -> asyncio.Task[None] | None:
         """Ends it for good; a task that is still to end, if there is one."""
@@ -319,6 +336,7 @@ class PeerLink:
         mine = proof.answer(await self._say(wire, proof.hello))
         await self._say(wire, mine)
         wire.epoch, wire.answer_bytes_max = proof.epoch, ANSWER_BYTES_MAX
+        wire.queued_bytes_max = self._queued_bytes_max
 
     async def _say(self, wire: _Wire, message: bytes) -> bytes:
         said = await self._greet(wire, SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
@@ -355,7 +373,10 @@ class _Wire:
         self.epoch = 0
         self.versions: Versions = {}
         self.answer_bytes_max = GREETING_BYTES_MAX
+        self.queued_bytes_max: int | None = QUEUED_BYTES_MAX
         self.questions: dict[int, Question] = {}
+        self._leaving: list[Question] = []
+        """Those without an answer that wait to be sent."""
         self.received_at = self._loop.time()
         self._on_broken = on_broken
         self._out = Outbox(sock, network)
@@ -369,6 +390,10 @@ class _Wire:
         self._closed = False
         self._loop.add_reader(self._fd, self._on_readable)
 
+    @property
+    def idle(self) -> bool:
+        return not self.questions and not self._leaving
+
     def send(self, question: Question) -> None:
         """Queues a question; those of one turn of the loop leave together."""
         if self._closed:
@@ -381,11 +406,15 @@ class _Wire:
             question.fail(str(error))
             return
         size = sum(len(part) for part in parts)
-        if self._out.size_bytes and self._out.size_bytes + size > QUEUED_BYTES_MAX:
-            question.fail(f"{self._out.size_bytes} bytes wait to be sent already")
+        queued = self._out.size_bytes
+        if queued and self.queued_bytes_max is not None and queued + size > self.queued_bytes_max:
+            question.fail(f"{queued} bytes wait to be sent already")
             return
         self._last_id = question.correlation_id = correlation_id
-        self.questions[correlation_id] = question
+        if question.content.answered:
+            self.questions[correlation_id] = question
+        else:
+            self._leaving.append(question)
         self._out.put([size.to_bytes(4, "big"), *parts])
         if not self._flush_due and not self._writing:
             self._flush_due = True
@@ -401,8 +430,9 @@ class _Wire:
             self._loop.remove_writer(self._fd)
         self._sock.close()
         self._out.discard()
-        questions, self.questions = self.questions, {}
-        for question in questions.values():
+        questions = [*self.questions.values(), *self._leaving]
+        self.questions, self._leaving = {}, []
+        for question in questions:
             question.fail(reason)
         self._on_broken(self)
 
@@ -421,6 +451,10 @@ class _Wire:
         elif sent is Sent.ALL and self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
+        if sent is Sent.ALL and self._leaving:
+            leaving, self._leaving = self._leaving, []
+            for question in leaving:
+                question.end(None)
 
     def _on_readable(self) -> None:
         try:
@@ -492,7 +526,4 @@ class _Wire:
         except (ProtocolError, IndexError) as error:
             question.fail(f"its answer cannot be read: {error}")
             raise _Broken(f"an answer that cannot be read: {error}") from None
-        if question.timer is not None:
-            question.timer.cancel()
-        if not question.answer.done():
-            question.answer.set_result(answer)
+        question.end(answer)
