@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from braidmq.broker.internal_partition import InternalPartition
 from braidmq.broker.topics import Topics
-from braidmq.cluster.image import Delta, Image, TopicImage
+from braidmq.cluster.image import Delta, Image, PartitionImage, TopicImage
 from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -178,6 +178,11 @@ class Shards(ShardMap, Generic[S]):
         led = self._led.get(index)
         return led.shard if led is not None and led.loaded else None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether some shard that is led here is not loaded."""
+        return not all(led.loaded for led in self._led.values())
+
     def __iter__(self) -> Iterator[S]:
         """The shards that are loaded, by partition."""
         return iter([led.shard for _, led in sorted(self._led.items()) if led.loaded])
@@ -226,9 +231,9 @@ class Shards(ShardMap, Generic[S]):
         mine = {}
         if shown is not None and topic is not None and topic.id == shown.id:
             mine = {
-                index: topic.held[index]
-                for index, partition in enumerate(shown.partitions)
-                if partition is not None and partition.record.leader == self._node_id and index in topic.held
+                index: replica
+                for index, replica in topic.held.items()
+                if replica.leads and self._is_mine(shown.partitions[index])
             }
         for index, led in list(self._led.items()):
             replica = mine.get(index)
@@ -237,6 +242,10 @@ class Shards(ShardMap, Generic[S]):
         for index in mine:
             if index not in self._led and not self._stopped:
                 self._lead(index)
+
+    def _is_mine(self, partition: PartitionImage | None) -> bool:
+        """One whose record cannot be read stays with the broker that holds it."""
+        return partition is None or partition.record.leader == self._node_id
 
     def _lead(self, index: int) -> None:
         replica = self._topics.get(self.topic_name).held[index]
