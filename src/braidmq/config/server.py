@@ -100,6 +100,8 @@ class Config:
     replace: bool
     cluster_lease_ms: int
     cluster_lease_renew_ms: int
+    forward_listen: str
+    forward_advertise: str
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int

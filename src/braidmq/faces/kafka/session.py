@@ -15,6 +15,7 @@ from braidmq.faces.kafka.handler_run import HandlerRun
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
+from braidmq.net.peer_proof import PeerIdentity
 from braidmq.wire import fetch as fetch_wire
 from braidmq.wire import header as header_wire
 from braidmq.wire import produce as produce_wire
@@ -26,6 +27,7 @@ from braidmq.wire.schema import Message, decoder, encode
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace, Verb
+    from braidmq.faces.kafka.peer_proof import Proving
 
 log = logging.getLogger("braid.kafka")
 
@@ -47,12 +49,24 @@ class Encodable(Protocol):
 class KafkaSession:
     """The protocol's side of one connection."""
 
-    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs")
+    __slots__ = (
+        "_connection",
+        "_face",
+        "_frame_bytes_max",
+        "_request_bytes_max",
+        "_verbs",
+        "host",
+        "proving",
+    )
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
         self._verbs = face.verbs
         self._connection = connection
+        self.host = connection.peer
+        """Where the client is; another place than the connection's if a broker forwards for it."""
+        self.proving: Proving | None = None
+        """Of a broker that proves itself, or has."""
         self._frame_bytes_max = face.broker.config.net_frame_bytes_max
         self._request_bytes_max = face.broker.config.net_request_bytes_max
 
@@ -100,15 +114,15 @@ class KafkaSession:
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
         request, _ = decoder(verb.request, version)(body, at)
-        context = RequestContext(version, client_id or "", self._connection.peer, self)
+        context = RequestContext(version, client_id or "", self.host, self)
         result = verb.handler(self._face, request, context)
         if isinstance(result, Message):
-            return [_encode(verb.api, version, correlation_id, result)]
+            return [self._encoded(verb.api, version, correlation_id, result)]
         pending = PendingReply()
 
         def answered(answer: Message | Encodable) -> None:
             if isinstance(answer, Message):
-                pending.complete([_encode(verb.api, version, correlation_id, answer)])
+                pending.complete([self._encoded(verb.api, version, correlation_id, answer)])
             else:
                 pending.complete(answer.encode(correlation_id))
 
@@ -127,12 +141,16 @@ class KafkaSession:
             response = verb.handler(self._face, None, RequestContext(0, "", self._connection.peer))
             assert isinstance(response, ApiVersionsResponse)
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
-            return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]
+            return [self._encoded(Api.API_VERSIONS, 0, correlation_id, response)]
         raise ProtocolError(f"api key {api_key} version {version} is not served; ask ApiVersions first")
+
+    def _encoded(self, api: Api, version: int, correlation_id: int, response: Message) -> bytes:
+        return header_wire.response_frame(api, version, correlation_id, encode(response, version))
+
+    @property
+    def peer(self) -> PeerIdentity | None:
+        """The broker at the other end, if it has proved to be one."""
+        return None if self.proving is None else self.proving.peer
 
     def on_closed(self) -> None:
         self._face.on_closed(self)
-
-
-def _encode(api: Api, version: int, correlation_id: int, response: Message) -> bytes:
-    return header_wire.response_frame(api, version, correlation_id, encode(response, version))
