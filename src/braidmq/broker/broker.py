@@ -34,8 +34,10 @@ from braidmq.broker.replica import Replica
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
-from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.broker.txn_gate import TxnGate
+from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_questions import TxnQuestions
+from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -45,6 +47,7 @@ from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
 from braidmq.net.peer import Peers
+from braidmq.net.txn_peer import TxnPeers
 from braidmq.platform.host import Host
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -106,10 +109,21 @@ class Broker:
             self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
         )
         self._transaction_settings = _transaction_settings(config)
-        self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
+        txn_peers = TxnPeers(self.peers)
+        self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
+        self.transactions = TransactionShards(
+            image,
+            self.topics,
+            config.node_id,
+            lambda: 1,
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: True,
         )
-        self.txn_gate = TxnGate(self.transactions)
+        self._txn_questions = TxnQuestions(txn_peers)
+        self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -140,7 +154,8 @@ class Broker:
         self.coordinator.load()
         for group_id in self.share_delivery.load():
             self.coordinator.groups.add_share(group_id)
-        await self.transactions.load()
+        self.transactions.start()
+        await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -158,7 +173,7 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics):
+        for follower in (self.options, self.group_options, self.topics, self.transactions, self.markers):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -180,6 +195,7 @@ class Broker:
         self.share_delivery.stop()
         self.transactions.stop()
         await self.peers.close()
+        await asyncio.gather(self.markers.stop(), self._txn_questions.stop())
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
         clean = await self._commit.settle(patience_s) and clean
