@@ -1,8 +1,8 @@
-"""The coordinator of some transactional ids: pure logic on one side; a partition, markers, a timer on the other.
+"""The coordinator of some transactional ids: pure logic on one side, a partition and markers on the other.
 
 `braidmq.txn` decides; this module writes down what it decides, has the markers that end transactions written
 to their partitions, and answers when all that is durable. Records go to one partition of the internal,
-compacted topic `__transaction_state` in Kafka's own format. The broker that begins to lead the partition reads
+compacted topic `__transaction_state` in Kafka's own format. A broker that begins to lead the partition reads
 them back, and finishes the transactions that were decided but not finished. The leader epoch of the partition
 is the coordinator epoch: markers of a coordinator that was replaced are refused where they would be written.
 """
@@ -187,7 +187,7 @@ class TransactionCoordinator:
 
     async def _answer(self, call: Callable[[Token], list[Effect]]) -> A:
         if self._stopped:
-            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self._partition}: this broker coordinates it no more")
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self._partition}: not coordinated here any more")
         answer: asyncio.Future[A] = self._loop.create_future()
 
         def settle(given: A) -> None:

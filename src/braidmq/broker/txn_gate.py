@@ -8,7 +8,7 @@ is a write, and while it is under way everything else the producer sends waits i
 overtake each other.
 
 The coordinator may be on another broker. Then every question takes a while, that of an older client, too, and
-the queue is the same. The guard makes the delay harmless: whatever ends the transaction meanwhile withdraws it.
+the queue is the same. The guard makes the delay harmless: an end of the transaction meanwhile withdraws it.
 An answer that does not come is a refusal that producers retry.
 """
 

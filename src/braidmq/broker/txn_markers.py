@@ -1,9 +1,10 @@
 """The markers that end transactions: written here, or by the broker that leads the partition.
 
 A coordinator asks for a marker and hears once when it is as safe as the topic's records. A partition of this
-broker is a direct call. The others go by WriteTxnMarkers, one request per broker at a time (`txn/marker_queue`).
-What is not written, because its broker is away or leads the partition no more, is tried again at whichever
-broker the image names then. A partition that the image does not show any longer has nothing left to end.
+broker is a direct call. The others go by WriteTxnMarkers, one request per broker at a time (see
+`txn/marker_queue`). What is not written, because its broker is away or leads the partition no more, is tried
+again at the broker that the image names then. A partition that the image shows no longer has
+nothing left to end.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class MarkerWriter:
             self._enqueue(leader, DueMarker(topic_partition, marker, owner, then))
 
     def write_here(self, topic_partition: TopicPartition, marker: Marker, then: Then) -> None:
-        """As `write`, for another broker that takes this one for the leader: NOT_LEADER_OR_FOLLOWER if not."""
+        """As `write`, for another broker; NOT_LEADER_OR_FOLLOWER if this one does not lead the partition."""
         partition = self._led_here(topic_partition)
         if partition is not None:
             append_marker(partition, marker, then)
@@ -120,7 +121,8 @@ class MarkerWriter:
     def _led_here(self, topic_partition: TopicPartition) -> Replica | None:
         name, index = topic_partition
         topic = self._topics.find(name)
-        return None if topic is None else topic.held.get(index)
+        partition = None if topic is None else topic.held.get(index)
+        return partition if partition is not None and partition.leads else None
 
     def _leader(self, topic_partition: TopicPartition) -> int | None:
         """The broker that leads a partition, NOBODY if none does now; None if there is no such partition.

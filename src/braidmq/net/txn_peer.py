@@ -1,7 +1,7 @@
 """What brokers say to each other about transactions, in Kafka's own requests.
 
-    WriteTxnMarkers      the coordinator has a transaction's end written where its partitions are
-    AddPartitionsToTxn   a partition's broker asks the coordinator before a transaction's first batch (KIP-890)
+WriteTxnMarkers      the coordinator has a transaction's end written where its partitions are
+AddPartitionsToTxn   a partition's broker asks the coordinator before the first batch (KIP-890)
 """
 
 from __future__ import annotations

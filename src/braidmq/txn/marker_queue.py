@@ -1,7 +1,7 @@
 """Markers for partitions that another broker leads: what is due, what is under way, what is tried again.
 
 There is one queue per broker. One request is under way at a time, with everything in it that was due when it
-was sent; what becomes due meanwhile goes into the next one. So under load the requests grow, not their number.
+was sent; what becomes due meanwhile goes into the next one. So under load requests grow in size, not number.
 A marker that was not written stays due, and the queue pauses; the pause doubles as long as nothing succeeds.
 
 Nothing is lost and nothing piles up: a marker is in the queue once, however often it is asked for, and it
