@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braidmq.broker import share_delivery, share_records, txn_coordinator
+from braidmq.broker import share_delivery, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
@@ -38,8 +38,10 @@ from braidmq.broker.shards import ShardMap
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
-from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.broker.txn_gate import TxnGate
+from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_questions import TxnQuestions
+from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -49,6 +51,7 @@ from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
 from braidmq.net.peer import Peers
+from braidmq.net.txn_peer import TxnPeers
 from braidmq.platform.host import Host
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -127,14 +130,6 @@ class Broker:
             lambda: self._internal_partitions(config.offsets_topic_num_partitions),
             lambda: self.in_cluster,
         )
-        self.transaction_map = ShardMap(
-            image,
-            self.topics,
-            config.node_id,
-            txn_coordinator.STATE_TOPIC,
-            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
-            txn_coordinator.TOPIC_OPTIONS,
-        )
         self.share_map = ShardMap(
             image,
             self.topics,
@@ -144,10 +139,21 @@ class Broker:
             share_delivery.TOPIC_OPTIONS,
         )
         self._transaction_settings = _transaction_settings(config)
-        self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.groups
+        txn_peers = TxnPeers(self.peers)
+        self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
+        self.transactions = TransactionShards(
+            image,
+            self.topics,
+            config.node_id,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: not self.in_cluster,
         )
-        self.txn_gate = TxnGate(self.transactions)
+        self._txn_questions = TxnQuestions(txn_peers)
+        self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -182,7 +188,8 @@ class Broker:
         for group_id in self.share_delivery.load():
             with suppress(ApiError):  # its coordinator is another broker, or will read of it
                 (await self.groups.reach(group_id)).groups.add_share(group_id)
-        await self.transactions.load()
+        self.transactions.start()
+        await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -200,7 +207,8 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics, self.groups):
+        shards = (self.groups, self.transactions, self.markers)
+        for follower in (self.options, self.group_options, self.topics, *shards):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -222,6 +230,7 @@ class Broker:
         self.share_delivery.stop()
         self.transactions.stop()
         await self.peers.close()
+        await asyncio.gather(self.markers.stop(), self._txn_questions.stop())
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
         clean = await self._commit.settle(patience_s) and clean
