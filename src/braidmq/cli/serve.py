@@ -169,11 +169,11 @@ def _serve(asked: argparse.Namespace, config: Config) -> int:
     listen = parse_address(asked.listen)
     advertise = parse_address(asked.advertise) if asked.advertise else None
     if asked.stop_on_eof:
-        threading.Thread(target=_stop_when_stdin_ends, daemon=True).start()
+        stop_on_eof()
     # Brokers with a store elsewhere may well share a directory: their supervisor's.
     alone = config.given.get("store", "file") == "file"
     data = _own_directory(asked.data) if alone else asked.data
-    return _explained(asked, data, lambda: run(config, data, listen, advertise, _announce))
+    return _explained(asked, data, lambda: run(config, data, listen, advertise, announce))
 
 
 def _explained(asked: argparse.Namespace, data: Path, serve: Callable[[], None]) -> int:
@@ -185,7 +185,7 @@ def _explained(asked: argparse.Namespace, data: Path, serve: Callable[[], None])
     try:
         serve()
     except OSError as error:
-        raise UserMistake(_explain(error, parse_address(asked.listen), data)) from None
+        raise UserMistake(explain(error, parse_address(asked.listen), data)) from None
     except JoinRefused as refused:
         raise UserMistake(f"{data}: {refused}") from None
     except (StoreCorrupt, DamagedSegment) as damage:
@@ -233,9 +233,9 @@ def _supervise(asked: argparse.Namespace, config: Config) -> int:
     if plan.listen.port and last > PORT_MAX:
         raise UserMistake(f"--listen {plan.listen} with {plan.brokers} brokers: there is no port {last}")
     if asked.stop_on_eof:
-        threading.Thread(target=_stop_when_stdin_ends, daemon=True).start()
+        stop_on_eof()
     try:
-        return _explained(asked, asked.data, lambda: supervise.run(plan, _announce))
+        return _explained(asked, asked.data, lambda: supervise.run(plan, announce))
     except supervise.CannotStart as refused:
         print(f"braid serve: {refused}", file=sys.stderr)
         return refused.code
@@ -261,8 +261,13 @@ def _for_each_broker(asked: argparse.Namespace) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _announce(line: str) -> None:
+def announce(line: str) -> None:
     print(line, flush=True)
+
+
+def stop_on_eof() -> None:
+    """Stops this process as by SIGTERM when its stdin ends."""
+    threading.Thread(target=_stop_when_stdin_ends, daemon=True).start()
 
 
 def _stop_when_stdin_ends() -> None:
@@ -272,7 +277,7 @@ def _stop_when_stdin_ends() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _explain(error: OSError, listen: Address, data: Path) -> str:
+def explain(error: OSError, listen: Address, data: Path) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{listen} is in use by another program; choose another with --listen HOST:PORT"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):

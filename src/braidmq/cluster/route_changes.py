@@ -52,7 +52,7 @@ class RouteChanges:
         """What has changed after a revision, or everything; at least one page, the last one marked."""
         image = self._image
         names: list[str]
-        if EVERYTHING < after and self._complete_after <= after <= self.revision:
+        if after > EVERYTHING and self._complete_after <= after <= self.revision:
             names = [name for name, revision in self._changed.items() if revision > after]
         else:
             after, names = EVERYTHING, list(image.by_name)
@@ -76,9 +76,7 @@ class RouteChanges:
         partitions = tuple(
             NOT_READABLE
             if held is None
-            else PartitionRoute(
-                held.record.leader, held.record.epoch, held.record.replicas, held.record.isr
-            )
+            else PartitionRoute(held.record.leader, held.record.epoch, held.record.replicas, held.record.isr)
             for held in topic.partitions
         )
         return TopicRoute(topic.name, topic.id, topic.name in self._internal, partitions)

@@ -8,9 +8,7 @@ from braidmq.wire.schema import Message, array, boolean, int8, int16, int32, int
 NOTHING_WANTED = -1
 
 
-class NameServerHeartbeatRequest(
-    Message, api=Api.BRAID_NAME_SERVER_HEARTBEAT, versions=(0, 0), flexible=0
-):
+class NameServerHeartbeatRequest(Message, api=Api.BRAID_NAME_SERVER_HEARTBEAT, versions=(0, 0), flexible=0):
     """A broker is alive. Its id and epoch are those that it has proved itself with."""
 
     cluster_name: str = string()
@@ -24,9 +22,7 @@ class NameServerHeartbeatRequest(
     """The revision that last changed a topic or a partition, as far as the broker knows."""
 
 
-class NameServerHeartbeatResponse(
-    Message, api=Api.BRAID_NAME_SERVER_HEARTBEAT, versions=(0, 0), flexible=0
-):
+class NameServerHeartbeatResponse(Message, api=Api.BRAID_NAME_SERVER_HEARTBEAT, versions=(0, 0), flexible=0):
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
     routes_after: int = int64(default=NOTHING_WANTED)
