@@ -51,7 +51,7 @@ class Partition:
     __slots__ = (
         "_append_queue", "_cold_jobs", "_commit", "_committed_waits", "_compactor", "_config", "_directory",
         "_disk", "_end_watchers", "_high_watchers", "_log", "_on_dirty", "_open_waits", "_opener",
-        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "on_marker", "ready",
+        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "leads", "on_marker", "ready",
         "syncs", "topic",
     )  # fmt: skip
 
@@ -73,6 +73,8 @@ class Partition:
         """Under which this broker leads the partition; every batch appended here carries it."""
         self.on_marker: Callable[[EndMarker, int], None] | None = None
         """Called with every end of a transaction that is appended here, and the offset after it."""
+        self.leads = True
+        """Whether this broker leads the partition, as far as it knows."""
         self._directory = directory
         self.dirty = False
         self._opener = opener
