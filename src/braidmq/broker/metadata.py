@@ -87,6 +87,11 @@ class Metadata:
         assert self._membership is not None, "open it first"
         await self._membership.appear((Listener("kafka", host, port),))
 
+    @property
+    def membership(self) -> Membership:
+        assert self._membership is not None, "open it first"
+        return self._membership
+
     async def close(self) -> None:
         if self._membership is not None:
             await self._membership.leave()

@@ -271,6 +271,14 @@ class Image:
                 continue
             yield from (PartitionId(topic_id, index) for index in sorted(indexes) if index >= count)
 
+    def loads(self) -> dict[int, tuple[int, int]]:
+        """How many partitions each broker leads and holds; under -1 those that nobody leads."""
+        return {
+            node_id: (load.leaders, load.replicas)
+            for node_id, load in self._loads.items()
+            if load.leaders or load.replicas
+        }
+
     def candidates(self, asked: int | None = None) -> list[Candidate]:
         """The brokers that may take partitions, with what they hold.
 
