@@ -36,11 +36,11 @@ class Speaker:
         connection = SimpleNamespace(
             peer="127.0.0.1", address="127.0.0.1:1", last_active=0.0, sent_bytes=0, close=self.closed.append
         )
-        self._session = KafkaSession(self.face, cast(Connection, connection))
+        self.session = KafkaSession(self.face, cast(Connection, connection))
 
     def close(self) -> None:
         """As if the connection were gone; the next request comes on it all the same."""
-        self._session.on_closed()
+        self.session.on_closed()
 
     async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
         """Sends `request` in its newest version, or the one given, and reads the answer."""
@@ -66,7 +66,7 @@ class Speaker:
     def send(self, request: Message, version: int) -> Parts | PendingReply | None:
         """What the session gives the connection for `request`."""
         body = header.request(request.api, version, 7, "test") + schema.encode(request, version)
-        return self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
+        return self.session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
 
 
 @asynccontextmanager

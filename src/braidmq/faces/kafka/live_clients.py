@@ -243,7 +243,7 @@ def _describe(face: KafkaFace, session: KafkaSession, now_ms: int) -> LiveClient
         last_ms=wall_ms(connection.last_active),
         bytes_in=notes.bytes_in,
         bytes_out=connection.sent_bytes,
-        role=_role(notes),
+        role=_role(notes) if session.peer is None else f"broker {session.peer.node_id}",
         group_id=None if notes.group is None else notes.group[1],
         member_id=None if notes.group is None else notes.group[2],
         transactional_id=notes.transactional_id,

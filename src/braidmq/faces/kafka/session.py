@@ -16,6 +16,7 @@ from braidmq.faces.kafka.live_clients import NOTED, ClientNotes, noted
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
+from braidmq.net.peer_proof import PeerIdentity
 from braidmq.wire import fetch as fetch_wire
 from braidmq.wire import header as header_wire
 from braidmq.wire import produce as produce_wire
@@ -27,6 +28,7 @@ from braidmq.wire.schema import Message, decoder, encode
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace, Verb
+    from braidmq.faces.kafka.peer_proof import Proving
 
 log = logging.getLogger("braid.kafka")
 
@@ -48,7 +50,10 @@ class Encodable(Protocol):
 class KafkaSession:
     """The protocol's side of one connection."""
 
-    __slots__ = ("_face", "_frame_bytes_max", "_request_bytes_max", "_verbs", "connection", "notes", "number")
+    __slots__ = (
+        "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs", "connection", "notes", "number",
+        "proving",
+    )  # fmt: skip
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
@@ -56,6 +61,8 @@ class KafkaSession:
         self.connection = connection
         self.notes = ClientNotes(face.broker.clock.wall_ms())
         self.number = face.clients.add(self)
+        self.proving: Proving | None = None
+        """Of a broker that proves itself, or has."""
         self._frame_bytes_max = face.broker.config.net_frame_bytes_max
         self._request_bytes_max = face.broker.config.net_request_bytes_max
 
@@ -141,6 +148,11 @@ class KafkaSession:
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
             return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]
         raise ProtocolError(f"api key {api_key} version {version} is not served; ask ApiVersions first")
+
+    @property
+    def peer(self) -> PeerIdentity | None:
+        """The broker at the other end, if it has proved to be one."""
+        return None if self.proving is None else self.proving.peer
 
     def on_closed(self) -> None:
         self._face.clients.remove(self)
