@@ -165,7 +165,7 @@ def clients(
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only clients of this topic.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only members of this group.")
+        str | None, typer.Option("--group", metavar="GROUP", help="Only members of this group.")
     ] = None,
     on: Annotated[int | None, typer.Option("--on", help="Only connections to this broker.")] = None,
 ) -> None:
