@@ -33,7 +33,7 @@ async def opened(
 
     shared = open_store(url, token_file)
     try:
-        await shared.start()  # type: ignore[attr-defined]
+        await shared.start()
     except (ImportError, OSError) as error:
         raise UserMistake(f"{url}: {error}") from None
     try:

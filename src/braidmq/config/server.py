@@ -98,6 +98,7 @@ class Config:
     replace: bool
     cluster_lease_ms: int
     cluster_lease_renew_ms: int
+    etcd_compact: bool
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int
