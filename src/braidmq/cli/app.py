@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from braidmq import __version__
 from braidmq.address import AddressError
-from braidmq.cli import config, doctor, group, lake, perf, pipeline, send, tail, topic, txn
+from braidmq.cli import cluster, config, doctor, group, lake, perf, pipeline, send, tail, topic, txn
 from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import ConfigError
@@ -24,7 +24,7 @@ from braidmq.wire.errors import ApiError
 
 ORDER = (
     *("serve", "nameserver", "config", "topic", "send", "produce", "tail", "consume"),
-    *("group", "txn", "pipeline", "lake", "doctor", "perf"),
+    *("group", "txn", "pipeline", "lake", "cluster", "doctor", "perf"),
 )
 # Typer brings a click of its own in newer releases; through its public names we get the one it raises.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -91,6 +91,7 @@ app.add_typer(group.app, name="group", rich_help_panel=GROUPS)
 app.add_typer(txn.app, name="txn", rich_help_panel=GROUPS)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=SPARK)
 app.add_typer(lake.app, name="lake", rich_help_panel=SPARK)
+app.add_typer(cluster.app, name="cluster", rich_help_panel=DIAGNOSE)
 command(app, "doctor", examples=doctor.EXAMPLES, panel=DIAGNOSE)(doctor.doctor)
 app.add_typer(perf.app, name="perf", rich_help_panel=DIAGNOSE)
 

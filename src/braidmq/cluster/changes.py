@@ -120,12 +120,15 @@ class Changes:
     ) -> None:
         """Creates a topic in the place of the one that has the name, if there is one. That is not deleted."""
         replaced = self._image.find(name)
+        # What the controller writes when it sweeps the partitions of this very topic away (`decisions.py`).
+        swept = self._as_seen([records.deleted_key(topic_id)])
         await self._put_partitions(topic_id, 0, replicas)
         meta = TopicMeta(name=name, partitions=len(replicas), options=dict(options))
         named = TopicName(topic_id=topic_id.hex())
         await self._commit(
             {records.topic_key(topic_id): meta, records.name_key(name): named},
             [] if replaced is None else [records.topic_key(replaced.id)],
+            swept,
         )
 
     async def grow_topic(self, topic: TopicImage, replicas: Sequence[Replicas]) -> None:
@@ -204,17 +207,24 @@ class Changes:
 
     # -- details --------------------------------------------------------------------------------
 
-    async def _commit(self, puts: Mapping[str, Record], deletes: Sequence[str] = ()) -> None:
+    async def _commit(
+        self, puts: Mapping[str, Record], deletes: Sequence[str] = (), demands: Sequence[ModRevision] = ()
+    ) -> None:
         """Makes a change of keys, the first of which is new or written, and waits until it shows."""
         by = self._writer.sign()
         values = {key: encode(record, by) for key, record in puts.items()}
-        await self._feed.reached(await self._commit_values(values, deletes))
+        await self._feed.reached(await self._commit_values(values, deletes, demands))
 
-    async def _commit_values(self, values: Mapping[str, bytes], deletes: Sequence[str] = ()) -> int:
+    async def _commit_values(
+        self,
+        values: Mapping[str, bytes],
+        deletes: Sequence[str] = (),
+        demands: Sequence[ModRevision] = (),
+    ) -> int:
         return await commit_settled(
             self._store,
             self._image.revision,
-            self._as_seen((*values, *deletes)),
+            [*self._as_seen((*values, *deletes)), *demands],
             [Put(self._image.key(key), value) for key, value in values.items()],
             [self._image.key(key) for key in deletes],
         )

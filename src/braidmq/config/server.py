@@ -104,6 +104,7 @@ class Config:
     cluster_lease_renew_ms: int
     forward_listen: str
     forward_advertise: str
+    etcd_compact: bool
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int
