@@ -13,6 +13,7 @@ import logging
 import random
 from dataclasses import dataclass, field
 
+from tests.sim.client import Client
 from tests.sim.faults import MachineFaults, NetworkFaults
 from tests.sim.invariants import Judge
 from tests.sim.load import Load
@@ -85,13 +86,16 @@ class Simulation:
             self._told,
         )
 
+    def _client(self, broker: str, role: str) -> Client:
+        return Client(self._loop, self._network, f"{broker}-{role}", broker)
+
     async def _live(self) -> None:
         await asyncio.gather(*(self._one(*each) for each in zip(self._nodes, self._judges, strict=True)))
 
     async def _one(self, node: Node, judge: Judge) -> None:
         """A broker's life from its first start to its last stop."""
         faults = MachineFaults(self._loop, node, judge)
-        load = Load(self._loop, self._network, node.name, judge)
+        load = Load(self._loop, lambda role: self._client(node.name, role), judge)
         node.start()
         await faults.come_back()
         first_day = node.disk.read_file(DATA / FILE_NAME)

@@ -1,4 +1,4 @@
-"""The metadata store of a simulated cluster: `cluster/kv.py` for all nodes, a connection for each, and faults.
+"""The metadata store of a simulated cluster: `cluster/kv.py`, a connection for each node, and faults.
 
 A request takes time to arrive and its answer takes time to come back. In between a store may be away for
 seconds, an answer may be lost after the commit, and a commit may happen long after its sender was told that
@@ -159,15 +159,17 @@ class StoreEnd:
 
     async def snapshot(self, prefix: str) -> Snapshot:
         check_prefix(prefix)
-        kv = self._store.kv
-        return await self._ask(lambda: None, lambda: Snapshot(kv.revision, kv.items(prefix)))
+        store = self._store
+        return await self._ask(lambda: None, lambda: Snapshot(store.kv.revision, store.kv.items(prefix)))
 
     async def commit(
         self, compares: Sequence[Compare] = (), puts: Sequence[Put] = (), deletes: Sequence[str] = ()
     ) -> int:
         check_commit(compares, puts, deletes)
-        kv = self._store.kv
-        return await self._ask(lambda: kv.commit(compares, puts, deletes), lambda: kv.revision, Unknown)
+        store = self._store
+        return await self._ask(
+            lambda: store.kv.commit(compares, puts, deletes), lambda: store.kv.revision, Unknown
+        )
 
     def watch(self, prefix: str, after_revision: int) -> Watch:
         check_prefix(prefix)
