@@ -28,20 +28,20 @@ Fault = Callable[[], Coroutine[Any, Any, None]]
 class MachineFaults:
     """One broker's misfortunes."""
 
-    def __init__(self, loop: VirtualLoop, node: Node, judge: Judge) -> None:
+    def __init__(self, loop: VirtualLoop, node: Node, judge: Judge, told: list[str]) -> None:
         self._loop = loop
         self._chance = loop.chance
         self._node = node
         self._judge = judge
-        self.told: list[str] = []
+        self.told = told
 
-    async def run(self, until_s: float) -> None:
+    async def run(self, until_s: float, often: float = 1.0) -> None:
         faults: list[tuple[Fault, int]] = [
             (self.lose_power, 5), (self.stop, 2), (self.stand_still, 2), (self.fill_disk, 2),
             (self.fail_sync, 2), (self.set_clock, 1),
         ]  # fmt: skip
         while True:
-            await asyncio.sleep(self._chance.uniform(0.2, 2.5))
+            await asyncio.sleep(self._chance.uniform(0.2, 2.5) / often)
             if self._loop.time() >= until_s:
                 return
             fault = self._chance.choices([one for one, _ in faults], [weight for _, weight in faults])[0]
@@ -116,6 +116,7 @@ class MachineFaults:
             await self._node.wait_for(lambda: self._node.busy, 1.0, look_s=0.001)
         crash = self._chance.choice((*Crash, Crash.TORN, Crash.TORN))
         self._tell(f"dies: {crash.value}")
+        self._judge.died(self._node.name)
         self._node.kill(crash, silently=self._chance.random() < 0.5)
         await asyncio.sleep(self._chance.uniform(0, 1.0))
 

@@ -47,6 +47,8 @@ FIRED = (
     ErrorCode.INVALID_SHARE_SESSION_EPOCH,
     ErrorCode.INVALID_RECORD_STATE,
     ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
 )
 """What a member is told that has to begin anew."""
 ACCEPT = 1

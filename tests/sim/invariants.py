@@ -78,6 +78,9 @@ class Judge:
                 f" {count}, with {self._asked[index]} fetches without an answer"
             )
 
+    def died(self, broker: str) -> None:
+        """A broker is about to lose its power."""
+
     def complain(self, text: str) -> None:
         if len(self.complaints) < 20:
             self.complaints.append(f"{self.broker}: {text}")

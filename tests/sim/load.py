@@ -260,6 +260,11 @@ class Load:
 
     # -- the end --------------------------------------------------------------------------------
 
+    @property
+    def _readers(self) -> tuple[str, ...]:
+        """Groups that read all of `orders`."""
+        return COPIER, READERS
+
     async def drained(self, within_s: float) -> bool:
         """Whether everybody who reads `orders` has come to its end, in time."""
         client = self._connect("judge")
@@ -269,7 +274,7 @@ class Load:
                 left = 0
                 for index in range(PARTITIONS):
                     page = await client.fetch("orders", index, 0, committed=False, wait_ms=0)
-                    for group in (COPIER, READERS):
+                    for group in self._readers:
                         left += page.high_watermark - await client.committed(group, "orders", index)
                     left += sum(
                         not self._judge.shares[index].is_settled(offset)

@@ -15,6 +15,7 @@ from tests.sim.client import PORT
 from tests.sim.disk import Crash, SimDisk
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
+from tests.sim.store import SimStore, StoreEnd
 from tests.sim.threads import SimThreads
 
 from braidmq.broker.broker import Broker
@@ -35,6 +36,8 @@ OPTIONS = {
     "group.share.auto.offset.reset": "earliest",
 }
 
+CLUSTER_OPTIONS = {"cluster.name": "sim"}
+
 
 class NodeClock:
     """The loop's time; wall time may jump."""
@@ -53,8 +56,21 @@ class NodeClock:
 class Node:
     """One machine with a broker."""
 
-    def __init__(self, loop: VirtualLoop, network: SimNetwork, name: str) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        network: SimNetwork,
+        name: str,
+        node_id: int = 1,
+        store: SimStore | None = None,
+        on_start: Callable[[Node, Broker], None] = lambda _node, _broker: None,
+    ) -> None:
         self.name = name
+        self._node_id = node_id
+        self._store = store
+        """Of its cluster; None if it keeps its own."""
+        self._end: StoreEnd | None = None
+        self._on_start = on_start
         self._loop = loop
         self._network = network
         self.disk = SimDisk()
@@ -79,7 +95,8 @@ class Node:
         self._life = self._loop.create_task(self._live(self._stopping), context=self._context)
 
     async def _live(self, stopping: asyncio.Event) -> None:
-        broker = Broker(configure(OPTIONS), DATA, self._host())
+        broker = self._new_broker()
+        self._on_start(self, broker)
         await broker.start()
         try:
             service = Service(broker, self._network.of(self.name))
@@ -91,6 +108,13 @@ class Node:
         finally:
             self.serving = False
             await broker.stop()
+
+    def _new_broker(self) -> Broker:
+        if self._store is None:
+            return Broker(configure(OPTIONS), DATA, self._host())
+        self._end = self._store.connect()
+        options = OPTIONS | CLUSTER_OPTIONS | {"node.id": self._node_id}
+        return Broker(configure(options), DATA, self._host(), self._end)
 
     def _host(self) -> Host:
         disk = self.disk
@@ -123,6 +147,8 @@ class Node:
         self._loop.kill(strand)
         self._loop.graveyard += [self._life, self.broker, self.disk]
         self._network.kill(self.name, silently)
+        if self._end is not None:
+            self._end.drop()
         left = self.disk.crash(crash, self._loop.chance)
         self.disk.off = True
         for pool in self._pools:
