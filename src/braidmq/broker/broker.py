@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
+from braidmq.broker.cluster_view import ClusterView, Leader
 from braidmq.broker.group_commit import GroupCommit
 from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
@@ -87,10 +88,13 @@ class Broker:
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
         self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
-        image, changes = self.metadata.image, self.metadata.changes
+        self.node_id = config.node_id
+        self.image = image = self.metadata.image
+        self.view = ClusterView(image, self.node_id)
+        changes = self.metadata.changes
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
-            config, data, self.disk, image, changes, self.threads, self._new_partition, self.clock
+            config, data, self.disk, self.metadata, self.threads, self._new_partition, self.clock
         )
         self.producer_ids = ProducerIds(changes, self.clock)
         self.housekeeping = Housekeeping(
@@ -183,7 +187,7 @@ class Broker:
         hanging = self._commit.under_way
         for partition in hanging:
             log.error("%s: its sync did not finish in time; it is recovered at the next start", partition)
-        partitions = [one for topic in self.topics for one in topic.partitions if one not in hanging]
+        partitions = [one for topic in self.topics for one in topic.held.values() if one not in hanging]
         clean = await close_logs(partitions, self.threads, patience_s) and clean
         self._active.close()
         if clean:
@@ -200,21 +204,32 @@ class Broker:
     def cluster_id(self) -> str:
         return self.metadata.cluster_id
 
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the metadata is shared with other brokers."""
+        return self.metadata.shared
+
+    def leader(self, topic_id: bytes, index: int) -> Leader:
+        """Who leads a partition; node id -1 while that broker does not run, or if there is no such one."""
+        return self.view.leader(topic_id, index)
+
+    def endpoint(self, node_id: int) -> tuple[str, int] | None:
+        """Where a broker accepts clients; None while it does not run."""
+        return self.view.endpoint(node_id)
+
     def partition(self, topic_name: str, index: int) -> Replica:
+        """A partition that this broker leads; ApiError if there is none, or another broker does."""
         topic = self.topics.find(topic_name)
-        if topic is None or not 0 <= index < len(topic.partitions):
-            raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic_name[:60]!r} has no partition {index} on this broker",
-            )
-        return topic.partitions[index]
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic_name[:60]!r}")
+        return topic.leading(index)
 
     def known_partitions(self, partitions: Iterable[tuple[str, int]]) -> list[Replica]:
-        """Those of these partitions that there are."""
+        """Those of these partitions that this broker holds."""
         return [
-            topic.partitions[index]
+            found
             for name, index in partitions
-            if (topic := self.topics.find(name)) is not None and 0 <= index < len(topic.partitions)
+            if (topic := self.topics.find(name)) is not None and (found := topic.held.get(index)) is not None
         ]
 
     def why_writes_are_refused(self) -> str:
@@ -249,7 +264,7 @@ class Broker:
         """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
         await self.transactions.expire()
         self.transactions.end_orphans(
-            partition for topic in self.topics for partition in topic.partitions if partition.is_open
+            partition for topic in self.topics for partition in topic.held.values() if partition.is_open
         )
 
     async def expire_groups(self) -> None:
@@ -357,7 +372,7 @@ class Broker:
         if not self.disk.exists(path):
             return []
         names = set(self.disk.read_file(path).decode(errors="replace").splitlines())
-        partitions = [p for topic in self.topics for p in topic.partitions if str(p) in names]
+        partitions = [p for topic in self.topics for p in topic.held.values() if str(p) in names]
         log.info("recovering %d partitions after an unclean stop", len(partitions))
         # One after the other: they share the cache of open files, and the disk is the limit.
         await self.threads.run(lambda: self._open_all(partitions))

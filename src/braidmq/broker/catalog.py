@@ -31,7 +31,7 @@ class TopicCatalog:
     def topics(self) -> Mapping[str, CatalogTopic]:
         if self._version != self._topics.version:
             self._version = self._topics.version
-            self._found = {each.name: CatalogTopic(each.id, len(each.partitions)) for each in self._topics}
+            self._found = {each.name: CatalogTopic(each.id, each.partition_count) for each in self._topics}
         return self._found
 
     def matching(self, pattern: str) -> frozenset[str]:

@@ -265,7 +265,8 @@ class Housekeeping:
     def _all_partitions(self) -> Iterable[Partition]:
         for topic in list(self._topics):
             # One by one: a topic may be deleted while the caller waits.
-            yield from (partition for partition in topic.partitions if not partition.deleted)
+            held = list(topic.held.values())
+            yield from (partition for partition in held if not partition.deleted)
 
     def is_cleanup_time(self, now_ms: int) -> bool:
         """Whether retention of a day or more is applied now."""

@@ -48,7 +48,10 @@ class Metadata:
     """Opened before anything else of a broker, closed after it."""
 
     def __init__(self, node_id: int, cluster_name: str, data: Path, host: Host, threads: DiskThreads) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
+        self.rack: str | None = None
+        self.shared = False
+        """Whether other brokers use the store, too: it is not the embedded one."""
         self._cluster_name = cluster_name
         self._data = data
         self._host = host
@@ -65,16 +68,16 @@ class Metadata:
     async def open(self, start: Start) -> None:
         """Joins the cluster and loads the image."""
         kept = read_node_file(self._host.disk, self._data)
-        if kept is not None and kept.node_id != self._node_id:
+        if kept is not None and kept.node_id != self.node_id:
             raise JoinRefused(
-                f"the data directory belongs to node {kept.node_id}, not {self._node_id}; start the broker"
+                f"the data directory belongs to node {kept.node_id}, not {self.node_id}; start the broker"
                 f" with -o node.id={kept.node_id}, or give it another directory"
             )
         await self.store.start()
         try:
             if start is not Start.ADOPTING:
                 await self._check_known()
-            await upgrade(self.store, self._prefix, self._node_id, self._writer)
+            await upgrade(self.store, self._prefix, self.node_id, self._writer)
             await self.store.end_leases()
             await self._join(kept, start)
             await self.feed.start()
@@ -113,7 +116,7 @@ class Metadata:
     async def _join(self, kept: NodeFile | None, start: Start) -> None:
         host = self._host
         mine = NodeFile(
-            node_id=self._node_id,
+            node_id=self.node_id,
             cluster_name=self._cluster_name,
             uuid=kept.uuid if kept is not None else await self._known_uuid() or new_uuid().hex(),
             run=self._run,
@@ -144,7 +147,7 @@ class Metadata:
 
     async def _known_uuid(self) -> str | None:
         """The uuid that the store has for this node. It lies in the directory, so it is this directory's."""
-        item = await self.store.get(self._prefix + records.node_key(self._node_id))
+        item = await self.store.get(self._prefix + records.node_key(self.node_id))
         try:
             return None if item is None else decode(Node, item.key, item.value).uuid
         except BadRecord:

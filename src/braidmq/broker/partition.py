@@ -50,7 +50,8 @@ class Partition:
     __slots__ = (
         "_append_queue", "_cold_jobs", "_commit", "_committed_waits", "_compactor", "_config", "_directory",
         "_disk", "_end_watchers", "_high_watchers", "_log", "_on_dirty", "_open_waits", "_opener",
-        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "ready", "syncs", "topic",
+        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "leads", "ready", "syncs",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +70,8 @@ class Partition:
         self.index = index
         self.leader_epoch = leader_epoch
         """Under which this broker leads the partition; every batch appended here carries it."""
+        self.leads = True
+        """Whether this broker leads the partition, as far as it knows."""
         self._directory = directory
         self.dirty = False
         self._opener = opener

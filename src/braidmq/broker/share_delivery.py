@@ -171,9 +171,7 @@ class ShareDelivery:
 
     def _partition(self, key: SharePartitionKey) -> Replica | None:
         topic = self._topics.find_by_id(key.topic_id)
-        if topic is None or not 0 <= key.partition < len(topic.partitions):
-            return None
-        return topic.partitions[key.partition]
+        return None if topic is None else topic.held.get(key.partition)
 
     def relimit(self, group_id: str) -> None:
         """The group's options have changed."""

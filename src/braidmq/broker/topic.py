@@ -61,15 +61,36 @@ def effective_config(config: Config, name: str, overrides: Mapping[str, str]) ->
 
 
 class Topic:
-    """A topic that this broker serves."""
+    """A topic of the cluster, with the partitions of it that this broker holds."""
 
-    __slots__ = ("config", "partitions", "path", "record")
+    __slots__ = ("config", "held", "path", "record")
 
     def __init__(self, record: TopicRecord, config: TopicConfig, path: Path) -> None:
         self.record = record
         self.config = config
         self.path = path
-        self.partitions: list[Replica] = []
+        self.held: dict[int, Replica] = {}
+        """By index, whether or not this broker leads it: see `leading`."""
+
+    @property
+    def partition_count(self) -> int:
+        """In the whole cluster."""
+        return self.record.partition_count
+
+    def leading(self, index: int) -> Replica:
+        """The partition, if this broker leads it; ApiError if there is none, or another broker does."""
+        replica = self.held.get(index)
+        if replica is not None and replica.leads:
+            return replica
+        if 0 <= index < self.partition_count:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker does not lead partition {index} of topic {self.name!r}",
+            )
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {self.name!r} has {self.partition_count} partitions; there is no partition {index}",
+        )
 
     @property
     def name(self) -> str:

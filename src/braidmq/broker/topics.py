@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from braidmq.broker.deletions import Deletion, Deletions
-from braidmq.broker.metadata import storing
+from braidmq.broker.metadata import Metadata, storing
 from braidmq.broker.replica import Replica
 from braidmq.broker.topic import (
     INTERNAL_TOPICS,
@@ -36,8 +36,8 @@ from braidmq.broker.topic_directories import (
     set_right,
     survey,
 )
-from braidmq.cluster.changes import Changes, TopicExists
-from braidmq.cluster.image import Delta, Image, PartitionImage, TopicImage
+from braidmq.cluster.changes import TopicExists
+from braidmq.cluster.image import Delta, PartitionImage, TopicImage
 from braidmq.cluster.metadata_store import StoreError, Unknown
 from braidmq.config import Config, ConfigError, check_topic_overrides
 from braidmq.platform.clock import Clock
@@ -65,19 +65,20 @@ class Topics:
         config: Config,
         data: Path,
         disk: Disk,
-        image: Image,
-        changes: Changes,
+        metadata: Metadata,
         threads: DiskThreads,
         partitions: PartitionFactory,
         clock: Clock,
     ) -> None:
         self._config = config
         self._root = data / "topics"
-        self._deletions = Deletions(image, changes, disk, self._root, threads, clock)
+        self._node_id = metadata.node_id
+        self._shared = metadata.shared
+        self._image = metadata.image
+        self._changes = metadata.changes
+        self._deletions = Deletions(self._image, self._changes, disk, self._root, threads, clock)
         self._undescribed: deque[Topic] = deque()
         self._disk = disk
-        self._image = image
-        self._changes = changes
         self._clock = clock
         self._threads = threads
         self._new_partition = partitions
@@ -87,6 +88,7 @@ class Topics:
         self._leftovers = True
         """Whether there may be partition keys that belong to no topic."""
         self.partition_count = 0
+        """How many this broker holds."""
         self.version = 0
         """Goes up whenever a topic is made, grown or deleted."""
 
@@ -94,14 +96,17 @@ class Topics:
         """Takes the topics of the image, and sets directories aside that belong to none."""
         for topic in self._image.topics.values():
             self._take(topic)
+            for index, partition in enumerate(topic.partitions):
+                self._hold(self._by_id[topic.id], index, partition)
         self._deletions.load()
         self._look_at_directories()
 
     def _look_at_directories(self) -> None:
         by_directory = {topic.path.name: topic.name for topic in self._by_name.values()}
+        held = {topic.path.name for topic in self._by_name.values() if topic.held}
         names = self._disk.listdir(self._root)
         found = survey(names, set(by_directory), self._deletions.directories)
-        for name in found.missing:
+        for name in filter(held.__contains__, found.missing):
             log.warning(
                 "topic %s: its directory %s is missing, the topic is empty; if the metadata was restored from"
                 " a backup, the topic had been deleted since: delete it again", by_directory[name], name,
@@ -145,8 +150,8 @@ class Topics:
                 self._take(now)
         for which, move in delta.partitions.items():
             topic = self._by_id.get(which.topic_id)
-            if topic is not None and which.partition < len(topic.partitions):
-                topic.partitions[which.partition].leader_epoch = _epoch(move.after)
+            if topic is not None and which.partition < topic.partition_count:
+                self._hold(topic, which.partition, move.after)
         self._deletions.follow(delta)
 
     def _take(self, shown: TopicImage) -> None:
@@ -162,19 +167,29 @@ class Topics:
             topic.record = record
             if config != topic.config:
                 topic.config = config
-                for partition in topic.partitions:
+                for partition in topic.held.values():
                     partition.reconfigure(config)
         self._undescribed.append(topic)
-        self._fill(topic, shown)
-
-    def _fill(self, topic: Topic, shown: TopicImage) -> None:
-        have = len(topic.partitions)
-        for index in range(have, len(shown.partitions)):
-            partition = self._new_partition(topic, index)
-            partition.leader_epoch = _epoch(shown.partitions[index])
-            topic.partitions.append(partition)
-        self.partition_count += len(topic.partitions) - have
         self.version += 1
+
+    def _hold(self, topic: Topic, index: int, shown: PartitionImage | None) -> None:
+        """Takes a partition that the image gives to this broker; lets go of one that it does not."""
+        held = topic.held.get(index)
+        if shown is None and (held is not None or self._shared):
+            return  # not readable now, or never: it stays as it was
+        if shown is not None and self._node_id not in shown.record.replicas:
+            if held is not None:
+                log.warning("%s now belongs to other brokers; its files stay in %s", held, topic.path)
+                del topic.held[index]
+                self.partition_count -= 1
+                held.discard()
+            return
+        if held is None:
+            held = topic.held[index] = self._new_partition(topic, index)
+            self.partition_count += 1
+        if shown is not None:
+            held.leader_epoch = shown.record.epoch
+            held.leads = shown.record.leader == self._node_id
 
     def _drop(self, topic_id: bytes) -> None:
         topic = self._by_id.pop(topic_id, None)
@@ -183,8 +198,8 @@ class Topics:
         if self._by_name.get(topic.name) is topic:
             del self._by_name[topic.name]
         self.version += 1
-        self.partition_count -= len(topic.partitions)
-        for partition in topic.partitions:
+        self.partition_count -= len(topic.held)
+        for partition in topic.held.values():
             partition.discard()
 
     # -- changes --------------------------------------------------------------------------------
@@ -258,7 +273,7 @@ class Topics:
     def check_growth(self, name: str, partition_count: int) -> Topic:
         """Raises what growing this topic to `partition_count` would raise."""
         topic = self.get(name)
-        now = len(topic.partitions)
+        now = topic.partition_count
         if partition_count <= now:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -269,7 +284,7 @@ class Topics:
 
     async def grow(self, name: str, partition_count: int) -> None:
         async with self._change:
-            have = len(self.check_growth(name, partition_count).partitions)
+            have = self.check_growth(name, partition_count).partition_count
             replicas = self._changes.place(partition_count - have, have)
             self._leftovers = True
             with storing():
@@ -298,7 +313,7 @@ class Topics:
         if config == topic.config:
             return
         topic.config = config
-        for count, partition in enumerate(topic.partitions, 1):
+        for count, partition in enumerate(list(topic.held.values()), 1):
             partition.reconfigure(config)
             if count % REFRESHED_TOGETHER == 0:
                 await asyncio.sleep(0)
@@ -384,8 +399,3 @@ class Topics:
         """Nobody has written to it. Left there, it would be reported as a topic that was lost."""
         with suppress(OSError):
             await self._threads.run(lambda: self._disk.remove_tree(self._root / record.directory_name))
-
-
-def _epoch(partition: PartitionImage | None) -> int:
-    """The leader epoch of a partition; the first one if its record was never readable."""
-    return 0 if partition is None else partition.record.epoch

@@ -304,9 +304,7 @@ class TransactionCoordinator:
 
     def _partition(self, topic_partition: TopicPartition) -> Replica | None:
         topic = self._topics.find(topic_partition[0])
-        if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
-            return None
-        return topic.partitions[topic_partition[1]]
+        return None if topic is None else topic.held.get(topic_partition[1])
 
     def _on_due(self) -> None:
         self._carry_out(self.transactions.tick(self.now()))

@@ -21,7 +21,7 @@ async def flushed(partition: Replica) -> None:
 async def async_topic(broker: Broker, **options: str) -> Replica:
     given = {name.replace("_", "."): value for name, value in options.items()}
     topic = await broker.topics.create("t", 1, {"flush": "async", **given})
-    return topic.partitions[0]
+    return topic.held[0]
 
 
 def test_records_are_flushed_after_flush_ms_though_a_checkpoint_came_before(tmp_path: Path) -> None:

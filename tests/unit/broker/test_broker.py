@@ -33,16 +33,16 @@ def test_topics_configs_and_records_survive_a_restart(tmp_path: Path) -> None:
         async with embedded(tmp_path) as broker:
             topic = await broker.topics.create("orders", 3, {"retention.ms": "1000000"})
             await broker.topics.create("gone", 1, {})
-            append(topic.partitions[2], b"x", broker.clock.wall_ms(), 5)
+            append(topic.held[2], b"x", broker.clock.wall_ms(), 5)
             await broker.topics.delete("gone")
             await broker.topics.grow("orders", 6)
             first_id, cluster_id = topic.id, broker.cluster_id
         async with embedded(tmp_path) as broker:
             again = broker.topics.get("orders")
             assert [topic.name for topic in broker.topics] == ["orders"]
-            assert (again.id, len(again.partitions)) == (first_id, 6)
+            assert (again.id, again.partition_count) == (first_id, 6)
             assert again.config.retention_ms == 1_000_000
-            assert again.partitions[2].high_watermark == 5
+            assert again.held[2].high_watermark == 5
             assert broker.cluster_id == cluster_id
 
     asyncio.run(run())
@@ -54,11 +54,11 @@ def test_a_recreated_topic_has_nothing_of_the_old_one(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as broker:
             old = await broker.topics.create("t", 1, {})
-            append(old.partitions[0], b"old", broker.clock.wall_ms())
+            append(old.held[0], b"old", broker.clock.wall_ms())
             await broker.topics.delete("t")
             new = await broker.topics.create("t", 1, {})
             assert new.id != old.id
-            assert new.partitions[0].end_offset == 0
+            assert new.held[0].end_offset == 0
             await broker.topics.tidy()
             assert [path.name for path in (tmp_path / "topics").iterdir()] == [new.path.name]
 
@@ -127,7 +127,7 @@ def test_many_writes_share_one_sync(tmp_path: Path) -> None:
     async def run() -> None:
         disk = CountingDisk()
         async with embedded(tmp_path, disk) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             for _ in range(500):
                 append(partition, b"x", broker.clock.wall_ms())
             assert partition.high_watermark == 0
@@ -145,7 +145,7 @@ def test_with_flush_async_nothing_waits_for_the_disk(tmp_path: Path) -> None:
         disk = CountingDisk()
         async with embedded(tmp_path, disk) as broker:
             overrides = {"flush": "async", "flush.messages": "10"}
-            partition = (await broker.topics.create("t", 1, overrides)).partitions[0]
+            partition = (await broker.topics.create("t", 1, overrides)).held[0]
             for _ in range(9):
                 append(partition, b"x", broker.clock.wall_ms())
             await asyncio.sleep(0.05)
@@ -166,7 +166,7 @@ def test_a_failed_sync_stops_the_partition_and_is_never_believed(tmp_path: Path)
     async def run() -> None:
         disk = CountingDisk()
         async with embedded(tmp_path, disk) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             append(partition, b"safe", broker.clock.wall_ms())
             assert await durable(partition) is ErrorCode.NONE
             disk.broken = True
@@ -205,7 +205,7 @@ def test_short_retention_is_applied_at_every_check(tmp_path: Path) -> None:
                 "retention.ms": str(3 * HOUR_MS),
                 "file.delete.delay.ms": "0",
             }
-            partition = (await broker.topics.create("t", 1, overrides)).partitions[0]
+            partition = (await broker.topics.create("t", 1, overrides)).held[0]
             await fill(partition, clock, 6)
             await broker.housekeeping.checkpoint()
             await broker.housekeeping.clean()
@@ -225,7 +225,7 @@ def test_long_retention_waits_for_the_cleanup_hour_unless_the_disk_fills(tmp_pat
         hour_now = 3
         async with embedded(tmp_path, disk, clock, log_cleanup_hour=hour_now) as broker:
             overrides = {"segment.bytes": "1024", "retention.ms": str(DAY_MS)}
-            partition = (await broker.topics.create("t", 1, overrides)).partitions[0]
+            partition = (await broker.topics.create("t", 1, overrides)).held[0]
             await fill(partition, clock, 30)
             await broker.housekeeping.checkpoint()
             while broker.housekeeping.is_cleanup_time(clock.now_ms):
@@ -246,7 +246,7 @@ def test_a_filling_disk_drops_the_oldest_and_a_full_one_refuses_writes(tmp_path:
     async def run() -> None:
         clock, disk = TurnedClock(), FillingDisk()
         async with embedded(tmp_path, disk, clock) as broker:
-            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).held[0]
             await fill(partition, clock, 5)
             await broker.housekeeping.checkpoint()
             assert broker.housekeeping.disk_level is DiskLevel.FINE
@@ -287,7 +287,7 @@ def test_segments_are_removed_after_a_checkpoint_has_the_new_start(tmp_path: Pat
     async def run() -> None:
         clock, disk = TurnedClock(), WatchedDisk()
         async with embedded(tmp_path, disk, clock) as broker:
-            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).held[0]
             await fill(partition, clock, 5)
             await broker.housekeeping.checkpoint()
             disk.used_percent = 90
@@ -303,10 +303,10 @@ def test_ten_thousand_partitions_cost_one_small_write(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as broker:
             topic = await broker.topics.create("wide", 10_000, {})
-            append(topic.partitions[7777], b"x", broker.clock.wall_ms())
+            append(topic.held[7777], b"x", broker.clock.wall_ms())
         assert sorted(path.name for path in topic.path.iterdir()) == ["7777", "topic"]
         async with embedded(tmp_path) as broker:
-            partitions = broker.topics.get("wide").partitions
+            partitions = list(broker.topics.get("wide").held.values())
             assert not any(partition.is_open for partition in partitions)
             assert partitions[7777].high_watermark == 1
 

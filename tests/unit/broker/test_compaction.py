@@ -41,7 +41,7 @@ def test_the_newest_of_each_key_stays_and_nothing_expires(tmp_path: Path) -> Non
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, OPTIONS)).partitions[0]
+            partition = (await broker.topics.create("t", 1, OPTIONS)).held[0]
             for number in range(200):
                 put(partition, b"key-%d" % (number % 5), b"value-%d" % number)
             partition.request_flush()
@@ -65,7 +65,7 @@ def test_a_record_without_a_key_has_no_place_in_a_compacted_topic(tmp_path: Path
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, OPTIONS)).partitions[0]
+            partition = (await broker.topics.create("t", 1, OPTIONS)).held[0]
             with pytest.raises(ApiError, match="needs a key") as caught:
                 put(partition, None, b"x")
             assert caught.value.code is ErrorCode.INVALID_RECORD
@@ -80,7 +80,7 @@ def test_what_was_deleted_is_gone_in_time_although_nobody_writes_any_more(tmp_pa
     async def run() -> None:
         async with embedded(tmp_path, clock=clock) as broker:
             options = {**OPTIONS, "segment.bytes": "1000000", "max.compaction.lag.ms": "60000"}
-            partition = (await broker.topics.create("t", 1, options)).partitions[0]
+            partition = (await broker.topics.create("t", 1, options)).held[0]
             for number in range(10):
                 put(partition, b"ann", b"address-%d" % number)
             partition.request_flush()

@@ -75,17 +75,17 @@ def test_a_deleted_topic_can_be_recreated_before_its_files_are_gone(tmp_path: Pa
         disk = StubbornDisk()
         async with embedded(tmp_path, disk) as broker:
             old = await broker.topics.create("t", 3, {})
-            append(old.partitions[1], b"old", broker.clock.wall_ms())
+            append(old.held[1], b"old", broker.clock.wall_ms())
             disk.may_remove.clear()
             await broker.delete_topic("t")
             removing = asyncio.ensure_future(broker.topics.tidy())
             new = await broker.topics.create("t", 1, {})
-            append(new.partitions[0], b"new", broker.clock.wall_ms())
+            append(new.held[0], b"new", broker.clock.wall_ms())
             assert not removing.done()
             disk.may_remove.set()
             await removing
             assert directories(tmp_path) == [new.path.name]
-            assert new.partitions[0].end_offset == 1
+            assert new.held[0].end_offset == 1
 
     asyncio.run(run())
 
@@ -129,7 +129,7 @@ def test_files_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
         disk = CountingDisk()
         async with embedded(tmp_path, disk) as broker:
             topic = await broker.topics.create("t", 2, {"segment.bytes": "1048576"})
-            append(topic.partitions[1], b"x", broker.clock.wall_ms())
+            append(topic.held[1], b"x", broker.clock.wall_ms())
             for number in range(100):
                 (topic.path / "1" / f"{number:020}.log.deleted").touch()
             await broker.delete_topic("t")
@@ -147,7 +147,7 @@ def test_removal_is_continued_at_the_next_start(tmp_path: Path) -> None:
         disk = StubbornDisk()
         async with embedded(tmp_path, disk) as broker:
             topic = await broker.topics.create("t", 2, {})
-            append(topic.partitions[0], b"x", broker.clock.wall_ms())
+            append(topic.held[0], b"x", broker.clock.wall_ms())
             disk.refuses = True
             await broker.delete_topic("t")
             await broker.topics.tidy()
@@ -241,7 +241,7 @@ def test_a_partition_of_a_deleted_topic_is_not_opened_again(tmp_path: Path) -> N
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             append(partition, b"x", broker.clock.wall_ms())
             await broker.delete_topic("t")
             await broker.topics.tidy()
@@ -308,7 +308,7 @@ def test_a_sync_that_a_deletion_takes_the_files_from_is_no_alarm(
     async def run() -> None:
         disk = SlowDisk()
         async with embedded(tmp_path, disk) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             disk.may_go_on.clear()
             disk.begun.clear()
             append(partition, b"x", broker.clock.wall_ms())
@@ -333,7 +333,7 @@ def test_a_checkpoint_that_a_deletion_takes_the_files_from_is_no_alarm(
     async def run() -> None:
         disk = SlowDisk()
         async with embedded(tmp_path, disk) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             append(partition, b"x", broker.clock.wall_ms())
             answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             partition.when_committed(1, answer.set_result)
@@ -361,14 +361,14 @@ def test_retention_leaves_a_topic_alone_that_is_deleted_meanwhile(
     async def run() -> None:
         async with embedded(tmp_path) as broker:
             topic = await broker.topics.create("t", 4, {})
-            for partition in topic.partitions:
+            for partition in topic.held.values():
                 append(partition, b"x", broker.clock.wall_ms())
             cleaning = asyncio.ensure_future(broker.housekeeping.clean())
             await asyncio.sleep(0)  # it looks at the first partition
-            for partition in topic.partitions:
+            for partition in topic.held.values():
                 partition.discard()
             await cleaning
-            assert not any(partition.is_open for partition in topic.partitions)
+            assert not any(partition.is_open for partition in topic.held.values())
         assert complaints(caplog) == []
 
     asyncio.run(run())

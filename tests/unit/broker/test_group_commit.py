@@ -83,7 +83,7 @@ def test_one_who_waits_for_the_disk_and_raises_does_not_strand_the_others(tmp_pa
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            (partition,) = (await broker.topics.create("t", 1, {})).partitions
+            (partition,) = (await broker.topics.create("t", 1, {})).held.values()
             append(partition, b"x", broker.clock.wall_ms())
             partition.when_committed(1, raising)
             assert await durable(partition) is ErrorCode.NONE
@@ -113,7 +113,7 @@ def test_a_consumer_that_cannot_be_woken_does_not_strand_the_others(tmp_path: Pa
         async with embedded(tmp_path) as broker:
             for flush in ("sync", "async"):
                 topic = await broker.topics.create(flush, 1, {"flush": flush})
-                (partition,) = topic.partitions
+                (partition,) = topic.held.values()
                 watchers = [RaisingWatcher(), RaisingWatcher(), CountingWatcher(), RaisingWatcher()]
                 for watcher in watchers:
                     partition.watch_high(watcher)
@@ -133,7 +133,7 @@ def test_a_partition_that_cannot_begin_its_sync_fails_alone(
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            first, second = (await broker.topics.create("t", 2, {})).partitions
+            first, second = (await broker.topics.create("t", 2, {})).held.values()
             begin = Replica.flush_begin
 
             def flush_begin(self: Replica) -> object:
@@ -172,7 +172,7 @@ def test_a_record_that_was_appended_is_acked_though_its_partition_cannot_be_note
 
     async def run() -> None:
         async with embedded(tmp_path, NoRoomForNames()) as broker:
-            (partition,) = (await broker.topics.create("t", 1, {})).partitions
+            (partition,) = (await broker.topics.create("t", 1, {})).held.values()
             append(partition, b"x", broker.clock.wall_ms())
             assert await durable(partition) is ErrorCode.NONE
 
@@ -199,7 +199,7 @@ def test_a_topic_deleted_during_a_sync_leaves_no_file_open_and_nothing_on_disk(t
         disk = GatedDisk()
         async with embedded(tmp_path, disk) as broker:
             topic = await broker.topics.create("t", 1, {})
-            (partition,) = topic.partitions
+            (partition,) = topic.held.values()
             disk.close_gate()
             append(partition, b"x", broker.clock.wall_ms())
             waiting: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -220,7 +220,7 @@ def test_a_deleted_partition_is_not_opened_again_by_one_who_still_holds_it(tmp_p
     async def run() -> None:
         async with embedded(tmp_path) as broker:
             topic = await broker.topics.create("t", 1, {})
-            (partition,) = topic.partitions
+            (partition,) = topic.held.values()
             append(partition, b"x", broker.clock.wall_ms())
             await broker.delete_topic("t")
             with pytest.raises(ApiError) as caught:
@@ -237,7 +237,7 @@ def test_one_who_fails_when_a_log_is_open_does_not_hold_up_the_others(tmp_path: 
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            (partition,) = (await broker.topics.create("t", 1, {})).partitions
+            (partition,) = (await broker.topics.create("t", 1, {})).held.values()
             called = asyncio.Event()
 
             def fails() -> None:

@@ -25,8 +25,8 @@ def test_internal_topics_are_flush_sync_on_a_broker_that_is_not(tmp_path: Path) 
             await broker.transactions.init(Init("mine", 60_000))
             await broker.share_delivery._state.open()
             ordinary = await broker.topics.create("ordinary", 1, {})
-            assert not ordinary.partitions[0].syncs
-            assert {topic.name for topic in broker.topics if topic.partitions[0].syncs} == INTERNAL_TOPICS
+            assert not ordinary.held[0].syncs
+            assert {topic.name for topic in broker.topics if topic.held[0].syncs} == INTERNAL_TOPICS
             assert {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_TOPIC} == INTERNAL_TOPICS
 
     asyncio.run(run())
@@ -41,7 +41,7 @@ def test_an_internal_topic_made_with_flush_async_waits_for_the_disk_after_the_ne
         async with embedded(tmp_path) as broker:
             await broker.topics.create_own(OFFSETS_TOPIC, {"cleanup.policy": "compact", "flush": "async"})
         async with embedded(tmp_path, flush="async") as broker:
-            assert broker.topics.get(OFFSETS_TOPIC).partitions[0].syncs
+            assert broker.topics.get(OFFSETS_TOPIC).held[0].syncs
 
     asyncio.run(run())
 
@@ -56,7 +56,7 @@ def test_an_internal_topic_cannot_be_made_flush_async(tmp_path: Path) -> None:
                 await broker.topics.reconfigure(OFFSETS_TOPIC, {"flush": "async"})
             assert caught.value.code is ErrorCode.INVALID_CONFIG
             await broker.topics.reconfigure(OFFSETS_TOPIC, {"flush": "sync", "cleanup.policy": "compact"})
-            assert broker.topics.get(OFFSETS_TOPIC).partitions[0].syncs
+            assert broker.topics.get(OFFSETS_TOPIC).held[0].syncs
 
     asyncio.run(run())
 

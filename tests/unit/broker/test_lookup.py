@@ -30,7 +30,7 @@ def test_a_batch_that_cannot_be_opened_stands_for_its_first_record(tmp_path: Pat
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, {"flush": "async"})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {"flush": "async"})).held[0]
             append(partition, b"a", NOW_MS)
             partition.append_leader(memoryview(rubbish(NOW_MS + 1000)), NOW_MS, Acks.ALL)
             append(partition, b"b", NOW_MS + 2000)
@@ -46,7 +46,7 @@ def test_a_full_disk_never_takes_the_segment_being_written(tmp_path: Path) -> No
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {"segment.bytes": "1024"})).held[0]
             for _ in range(3):
                 append(partition, b"x" * 900, NOW_MS)
             partition.request_flush()

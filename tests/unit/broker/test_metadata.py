@@ -56,18 +56,18 @@ def test_a_broker_follows_what_others_change(tmp_path: Path) -> None:
         topic_id = bytes(range(16))
         await changes.create_topic("orders", topic_id, [(1,)] * 3, {"retention.ms": "1000"})
         topic = topics.get("orders")
-        assert (topic.id, len(topic.partitions), topics.partition_count) == (topic_id, 3, 3)
+        assert (topic.id, topic.partition_count, topics.partition_count) == (topic_id, 3, 3)
         assert topic.config.retention_ms == 1000
-        append(topic.partitions[2], b"x", broker.clock.wall_ms())
+        append(topic.held[2], b"x", broker.clock.wall_ms())
 
         shown = broker.metadata.image.topics[topic_id]
         await changes.grow_topic(shown, [(1,)] * 2)
-        assert (len(topic.partitions), topics.partition_count) == (5, 5)
+        assert (topic.partition_count, topics.partition_count) == (5, 5)
         await changes.reconfigure_topic(broker.metadata.image.topics[topic_id], {"retention.ms": "2000"})
-        assert topic.partitions[4].config.retention_ms == 2000
+        assert topic.held[4].config.retention_ms == 2000
 
         await changes.set_options(records.OF_BROKERS, "", {"num.partitions": "7"})
-        assert len((await topics.find_or_create("late")).partitions) == 7
+        assert (await topics.find_or_create("late")).partition_count == 7
         await changes.set_options(records.OF_GROUPS, "g", {"share.record.lock.duration.ms": "20000"})
         assert broker.group_options.share("g").limits.lock_ms == 20000
 
@@ -91,10 +91,10 @@ def test_partitions_have_the_epoch_of_their_record(tmp_path: Path) -> None:
         await metadata.feed.reached(
             await metadata.store.commit(puts=[Put(key, records.encode(record, "other"))])
         )
-        assert [part.leader_epoch for part in topic.partitions] == [0, 4]
+        assert [part.leader_epoch for part in topic.held.values()] == [0, 4]
 
     async def found(broker: Broker) -> None:
-        assert [part.leader_epoch for part in broker.topics.get("t").partitions] == [0, 4]
+        assert [part.leader_epoch for part in broker.topics.get("t").held.values()] == [0, 4]
 
     tell(tmp_path, raised, found)
 
@@ -105,7 +105,7 @@ def test_files_go_with_a_record_of_the_deletion_and_with_nothing_less(tmp_path: 
 
     async def vanishes(broker: Broker) -> None:
         topic = await broker.topics.create("orders", 1, {})
-        append(topic.partitions[0], b"x", broker.clock.wall_ms(), 5)
+        append(topic.held[0], b"x", broker.clock.wall_ms(), 5)
         paths.append(topic.path)
         metadata = broker.metadata
         deletes = [records.topic_key(topic.id), records.name_key("orders")]
@@ -214,7 +214,7 @@ def test_an_alive_broker_tells_that_a_power_loss_may_have_cost_it_something(tmp_
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             append(partition, b"x", broker.clock.wall_ms())
             shutil.copytree(tmp_path, tmp_path.with_name("copy"))
         node = tmp_path.with_name("copy") / "node"

@@ -33,7 +33,7 @@ def tell(data: Path, story: Callable[[Broker, GatedDisk], Awaitable[None]]) -> N
 
 
 async def made(broker: Broker, flush: str) -> Replica:
-    return (await broker.topics.create(flush, 1, {"flush": flush})).partitions[0]
+    return (await broker.topics.create(flush, 1, {"flush": flush})).held[0]
 
 
 def batch_of(producer_id: int, sequence: int, transactional: bool = False) -> bytearray:

@@ -49,8 +49,8 @@ async def fill(broker: Broker, clock: TurnedClock, overrides: dict[str, str]) ->
     topic = await broker.topics.create("t", 3, overrides)
     for index, age_ms in ((1, 0), (2, 2 * HOUR_MS)):
         for _ in range(30):
-            append(topic.partitions[index], b"x" * 300, clock.now_ms - age_ms)
-        await durable(topic.partitions[index])
+            append(topic.held[index], b"x" * 300, clock.now_ms - age_ms)
+        await durable(topic.held[index])
 
 
 async def durable(partition: Replica) -> None:
@@ -60,7 +60,7 @@ async def durable(partition: Replica) -> None:
 
 
 def opened(broker: Broker) -> list[int]:
-    return [partition.index for partition in broker.topics.get("t").partitions if partition.is_open]
+    return [partition.index for partition in broker.topics.get("t").held.values() if partition.is_open]
 
 
 @pytest.mark.parametrize("later_ms", [0, HOUR_MS // 2])

@@ -89,7 +89,7 @@ def test_answers_that_are_not_read_leave_files_for_others(tmp_path: Path) -> Non
         disk = CountedDisk()
         async with embedded(tmp_path, disk=disk, log_files_open_max=FILES_MAX) as broker:
             topic = await broker.topics.create("t", PARTITIONS, {})
-            await write_to_all(topic.partitions)
+            await write_to_all(list(topic.held.values()))
             one = Speaker(broker)
             unread: list[Parts] = []
             for start in range(0, PARTITIONS, 10):
@@ -97,8 +97,8 @@ def test_answers_that_are_not_read_leave_files_for_others(tmp_path: Path) -> Non
                 assert isinstance(answer, list)
                 unread.append(answer)
             assert disk.open_now <= FILES_MAX + 1
-            append(topic.partitions[-1], b"w", broker.clock.wall_ms())
-            assert await durable(topic.partitions[-1]) is ErrorCode.NONE
+            append(list(topic.held.values())[-1], b"w", broker.clock.wall_ms())
+            assert await durable(list(topic.held.values())[-1]) is ErrorCode.NONE
             for answer in unread:
                 release(answer)
             found = await one.ask(fetch_of(range(PARTITIONS - 1, PARTITIONS)), FetchResponse, 12)
@@ -113,7 +113,7 @@ def test_a_single_answer_takes_a_part_of_the_files(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path, log_files_open_max=FILES_MAX) as broker:
             topic = await broker.topics.create("t", PARTITIONS, {})
-            await write_to_all(topic.partitions)
+            await write_to_all(list(topic.held.values()))
             found = await Speaker(broker).ask(fetch_of(range(PARTITIONS)), FetchResponse, 12)
             given = [part for part in found.responses[0].partitions if part.records]
             assert len(given) == FILES_MAX // 4
@@ -130,9 +130,9 @@ def test_syncs_of_many_partitions_are_begun_a_few_at_a_time(tmp_path: Path) -> N
         async with embedded(tmp_path, disk=disk, log_files_open_max=FILES_MAX) as broker:
             topic = await broker.topics.create("t", PARTITIONS, {})
             disk.gate.clear()
-            for partition in topic.partitions:
+            for partition in topic.held.values():
                 append(partition, b"v", broker.clock.wall_ms())
-            ended = asyncio.gather(*(durable(partition) for partition in topic.partitions))
+            ended = asyncio.gather(*(durable(partition) for partition in topic.held.values()))
             await asyncio.sleep(0.05)
             disk.gate.set()
             assert set(await ended) == {ErrorCode.NONE}
@@ -150,8 +150,8 @@ def test_a_sync_for_which_no_file_can_be_opened_waits(
         disk = CountedDisk()
         async with embedded(tmp_path, disk=disk, log_files_open_max=FILES_MAX) as broker:
             topic = await broker.topics.create("t", FILES_MAX + 1, {"flush": "async"})
-            first = topic.partitions[0]
-            for partition in topic.partitions:
+            first = topic.held[0]
+            for partition in topic.held.values():
                 append(partition, b"v", broker.clock.wall_ms())
             disk.refuses = True
             first.request_flush()

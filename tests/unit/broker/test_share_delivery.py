@@ -50,8 +50,8 @@ async def fill(broker: Broker, *batches: int) -> Replica:
     """A topic with batches of so many records each, all of them readable."""
     topic = broker.topics.find("jobs") or await broker.topics.create("jobs", 1, {"flush": "async"})
     for count in batches:
-        append(topic.partitions[0], b"job", broker.clock.wall_ms(), count)
-    return topic.partitions[0]
+        append(topic.held[0], b"job", broker.clock.wall_ms(), count)
+    return topic.held[0]
 
 
 async def opened(broker: Broker, group: str = "workers") -> SharePartition:
@@ -389,7 +389,7 @@ def test_state_of_a_topic_that_is_gone_is_cleared_away_at_the_start(tmp_path: Pa
 
     async def after(broker: Broker) -> None:
         assert list(broker.share_delivery) == []
-        assert broker.topics.get(STATE_TOPIC).partitions[0].end_offset == 1 + 1 + DELTAS_MAX
+        assert broker.topics.get(STATE_TOPIC).held[0].end_offset == 1 + 1 + DELTAS_MAX
 
     tell(tmp_path, before, after)
 

@@ -28,7 +28,7 @@ def test_a_stop_waits_for_the_syncs_under_way_and_those_who_wait_are_answered(tm
     async def run() -> None:
         disk = GatedDisk()
         broker = await started(tmp_path, disk)
-        (partition,) = (await broker.topics.create("t", 1, {})).partitions
+        (partition,) = (await broker.topics.create("t", 1, {})).held.values()
         disk.close_gate()
         append(partition, b"first", broker.clock.wall_ms())
         acked = durability(partition)
@@ -58,10 +58,10 @@ def test_a_sync_that_hangs_does_not_keep_a_stop_waiting_for_ever(
         disk = GatedDisk()
         broker = await started(tmp_path, disk)
         topic = await broker.topics.create("t", 2, {})
-        append(topic.partitions[1], b"x", broker.clock.wall_ms())
-        assert await durability(topic.partitions[1]) is ErrorCode.NONE
+        append(topic.held[1], b"x", broker.clock.wall_ms())
+        assert await durability(topic.held[1]) is ErrorCode.NONE
         disk.close_gate()
-        append(topic.partitions[0], b"x", broker.clock.wall_ms())
+        append(topic.held[0], b"x", broker.clock.wall_ms())
         await disk.sync_waits()
         await asyncio.wait_for(broker.stop(patience_s=0.05), WAIT_S)
         disk.gate.set()
@@ -84,7 +84,7 @@ def test_a_close_that_hangs_does_not_keep_a_stop_waiting_for_ever(
     async def run() -> None:
         disk = GatedDisk()
         broker = await started(tmp_path, disk, flush="async")
-        (partition,) = (await broker.topics.create("t", 1, {})).partitions
+        (partition,) = (await broker.topics.create("t", 1, {})).held.values()
         append(partition, b"x", broker.clock.wall_ms())
         disk.close_gate()
         await asyncio.wait_for(broker.stop(patience_s=0.05), WAIT_S)
@@ -100,7 +100,7 @@ def test_a_second_stop_waits_for_the_first(tmp_path: Path) -> None:
 
     async def run() -> None:
         broker = await started(tmp_path)
-        (partition,) = (await broker.topics.create("t", 1, {})).partitions
+        (partition,) = (await broker.topics.create("t", 1, {})).held.values()
         append(partition, b"x", broker.clock.wall_ms())
         await asyncio.gather(broker.stop(), broker.stop())
         await broker.stop()
@@ -115,9 +115,9 @@ def test_nothing_is_written_to_a_partition_whose_log_is_being_closed(tmp_path: P
     async def run() -> None:
         broker = await started(tmp_path)
         topic = await broker.topics.create("t", 2, {})
-        append(topic.partitions[0], b"x", broker.clock.wall_ms())
+        append(topic.held[0], b"x", broker.clock.wall_ms())
         await broker.stop()
-        for partition in topic.partitions:
+        for partition in topic.held.values():
             with pytest.raises(ApiError, match="stopping") as caught:
                 append(partition, b"late", broker.clock.wall_ms())
             assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -149,7 +149,7 @@ def test_a_partition_that_cannot_be_closed_is_named_and_the_others_are_closed(
         disk = RefusingDisk()
         broker = await started(tmp_path, disk)
         topic = await broker.topics.create("t", 40, {})
-        for partition in topic.partitions:
+        for partition in topic.held.values():
             append(partition, b"x", broker.clock.wall_ms())
         disk.refused = "/17/checkpoint"
         await broker.stop()
@@ -180,12 +180,12 @@ def test_a_checkpoint_that_is_current_is_not_written_again(tmp_path: Path) -> No
         disk = CountingDisk()
         broker = await started(tmp_path, disk)
         topic = await broker.topics.create("t", 8, {})
-        for partition in topic.partitions:
+        for partition in topic.held.values():
             append(partition, b"x", broker.clock.wall_ms())
-        await asyncio.gather(*map(durability, topic.partitions))
+        await asyncio.gather(*map(durability, topic.held.values()))
         await broker.housekeeping.checkpoint()
         disk.written.clear()
-        append(topic.partitions[3], b"x", broker.clock.wall_ms())
+        append(topic.held[3], b"x", broker.clock.wall_ms())
         await broker.stop()
         assert disk.written == [str(topic.path / "3" / "checkpoint")]
 

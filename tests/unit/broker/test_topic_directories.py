@@ -36,7 +36,7 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
 
 async def create_and_fill(broker: Broker, name: str) -> Path:
     topic = await broker.topics.create(name, 1, {})
-    append(topic.partitions[0], b"x", broker.clock.wall_ms(), 5)
+    append(topic.held[0], b"x", broker.clock.wall_ms(), 5)
     return topic.path
 
 
@@ -60,7 +60,7 @@ def test_without_its_metadata_a_broker_does_not_start_and_removes_nothing(
         assert bytes_of(path) == before
         journal.write_bytes(metadata)
         async with embedded(tmp_path) as broker:
-            assert broker.topics.get("orders").partitions[0].end_offset == 5
+            assert broker.topics.get("orders").held[0].end_offset == 5
 
     asyncio.run(run())
 
@@ -87,12 +87,12 @@ def test_older_metadata_sets_newer_topics_aside_and_newer_metadata_brings_them_b
             caplog.clear()
             async with embedded(tmp_path) as broker:
                 assert sorted(topic.name for topic in broker.topics) == ["gone", "old"]
-                assert broker.topics.get("old").partitions[0].end_offset == 5
+                assert broker.topics.get("old").held[0].end_offset == 5
                 assert directories(tmp_path) == [old.name, young.name + ".unknown"]
                 assert f"does not know the directory topics/{young.name}: it is set aside" in caplog.text
                 assert f"topic gone: its directory {gone.name} is missing" in caplog.text
         async with embedded(tmp_path) as broker:
-            assert broker.topics.get("gone").partitions[0].end_offset == 0
+            assert broker.topics.get("gone").held[0].end_offset == 0
 
         journal.write_bytes(newest)
         caplog.clear()
@@ -102,7 +102,7 @@ def test_older_metadata_sets_newer_topics_aside_and_newer_metadata_brings_them_b
             await broker.topics.tidy()
             assert directories(tmp_path) == [old.name, young.name]
             assert bytes_of(young) == before
-            assert broker.topics.get("young").partitions[0].end_offset == 5
+            assert broker.topics.get("young").held[0].end_offset == 5
 
     asyncio.run(run())
 

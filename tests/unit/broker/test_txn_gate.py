@@ -48,7 +48,7 @@ def test_a_batch_whose_append_raises_does_not_hold_up_the_producer(tmp_path: Pat
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partitions = (await broker.topics.create("t", 3, {})).partitions
+            partitions = list((await broker.topics.create("t", 3, {})).held.values())
             producer = await new_producer(broker)
             admit(broker, partitions[0], producer, raising)
             together = admitted(broker, partitions[1], producer)
@@ -66,7 +66,7 @@ def test_a_coordinator_that_cannot_be_asked_refuses_the_batch_and_takes_the_next
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            (partition,) = (await broker.topics.create("t", 1, {})).partitions
+            (partition,) = (await broker.topics.create("t", 1, {})).held.values()
             producer = await new_producer(broker)
             with monkeypatch.context() as planted:
                 planted.setattr(broker.transactions.transactions, "add_partitions", lambda *_: 1 // 0)
@@ -86,12 +86,12 @@ def test_a_topic_deleted_while_its_batch_is_in_line_does_not_hold_up_the_produce
             gone = await broker.topics.create("gone", 1, {})
             kept = await broker.topics.create("kept", 1, {})
             producer = await new_producer(broker)
-            first = admitted(broker, gone.partitions[0], producer)
-            for partition in gone.partitions:
+            first = admitted(broker, gone.held[0], producer)
+            for partition in gone.held.values():
                 partition.discard()
             await asyncio.wait_for(first, WAIT_S)
-            second = admitted(broker, kept.partitions[0], producer)
+            second = admitted(broker, kept.held[0], producer)
             assert await asyncio.wait_for(second, WAIT_S) is ErrorCode.NONE
-            assert not gone.partitions[0].is_open
+            assert not gone.held[0].is_open
 
     asyncio.run(run())

@@ -80,13 +80,13 @@ def test_old_metadata_is_upgraded_and_kept(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as broker:
             await check(broker)
-            partition = broker.topics.get("orders").partitions[299]
+            partition = broker.topics.get("orders").held[299]
             append(partition, b"x", broker.clock.wall_ms())
             await broker.topics.tidy()
             assert not any("gone" in path.name for path in (tmp_path / "topics").iterdir())
         async with embedded(tmp_path) as broker:
             await check(broker)
-            assert broker.topics.get("orders").partitions[299].log.end_offset == 1
+            assert broker.topics.get("orders").held[299].log.end_offset == 1
 
     asyncio.run(run())
     assert (tmp_path / f"{OLD}.old").read_bytes() == content

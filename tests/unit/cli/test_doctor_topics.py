@@ -34,7 +34,7 @@ def tell(data: Path, *stories: Story) -> None:
 async def fill(broker: Broker) -> None:
     """A topic with five records, a group that has read three of them, and a producer id given out."""
     topic = await broker.topics.create("orders", 3, {"retention.ms": "-1"})
-    append(topic.partitions[1], b"order", broker.clock.wall_ms(), 5)
+    append(topic.held[1], b"order", broker.clock.wall_ms(), 5)
     entry = (("orders", 1), Committed(3, -1, "", broker.clock.wall_ms()))
     await broker.coordinator.commit("g", NO_MEMBER, [entry])
     await broker.producer_ids.take()
@@ -43,8 +43,8 @@ async def fill(broker: Broker) -> None:
 async def find(broker: Broker) -> None:
     """All that `fill` wrote."""
     topic = broker.topics.get("orders")
-    assert (len(topic.partitions), topic.config.retention_ms) == (3, -1)
-    assert topic.partitions[1].end_offset == 5
+    assert (topic.partition_count, topic.config.retention_ms) == (3, -1)
+    assert topic.held[1].end_offset == 5
     assert list(broker.coordinator.groups.offsets("g").of_topic("orders")) == [("orders", 1)]
 
 
@@ -150,11 +150,11 @@ def test_two_topics_of_one_name_can_change_places(tmp_path: Path, capsys: pytest
 
     async def recreate(broker: Broker) -> None:
         topic = await broker.topics.create("orders", 1, {})
-        append(topic.partitions[0], b"new", broker.clock.wall_ms(), 2)
+        append(topic.held[0], b"new", broker.clock.wall_ms(), 2)
         await broker.coordinator.commit("h", NO_MEMBER, [(("x", 0), Committed(1, -1, "", 0))])
 
     async def find_new(broker: Broker) -> None:
-        assert broker.topics.get("orders").partitions[0].end_offset == 2
+        assert broker.topics.get("orders").held[0].end_offset == 2
 
     tell(tmp_path, nothing)
     backup = journal(tmp_path).read_bytes()
@@ -180,7 +180,7 @@ def test_two_topics_of_one_name_can_change_places(tmp_path: Path, capsys: pytest
 
     async def find_both(broker: Broker) -> None:
         await find_new(broker)
-        assert broker.topics.get("orders-before").partitions[1].end_offset == 5
+        assert broker.topics.get("orders-before").held[1].end_offset == 5
 
     tell(tmp_path, find_both)
 
@@ -198,7 +198,7 @@ def test_a_topic_without_a_description_is_brought_back_and_nothing_of_it_expires
 
     async def found(broker: Broker) -> None:
         topic = broker.topics.get("orders")
-        assert topic.partitions[1].end_offset == 5
+        assert topic.held[1].end_offset == 5
         assert (topic.config.retention_ms, topic.config.retention_bytes) == (-1, -1)
         assert list(broker.coordinator.groups.offsets("g").of_topic("orders")) == [("orders", 1)]
         assert broker.topics.get("__consumer_offsets").config.compacts

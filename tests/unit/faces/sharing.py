@@ -35,7 +35,7 @@ def run_story(data: Path, story: Story, **options: object) -> None:
     async def told() -> None:
         async with speaker(data, group_share_auto_offset_reset="earliest", **options) as one:
             topic = await one.broker.topics.create("jobs", 2, {"flush": "async"})
-            for partition in topic.partitions:
+            for partition in topic.held.values():
                 append(partition, b"job", one.broker.clock.wall_ms(), 10)
             await join(one)
             await story(one)

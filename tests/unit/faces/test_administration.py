@@ -195,14 +195,14 @@ def test_partitions_are_measured_without_opening_them(tmp_path: Path) -> None:
     told: list[list[int]] = []
 
     async def before(one: Speaker) -> None:
-        partitions = (await one.broker.topics.create("t", 3, {})).partitions
+        partitions = list((await one.broker.topics.create("t", 3, {})).held.values())
         append(partitions[0], b"x" * 1000, NOW_MS)
         append(partitions[1], b"x" * 3000, NOW_MS)
         told.append(await sizes(one))
 
     async def after(one: Speaker) -> None:
         told.append(await sizes(one))
-        assert not any(each.is_open for each in one.broker.topics.get("t").partitions)
+        assert not any(each.is_open for each in one.broker.topics.get("t").held.values())
 
     tell(tmp_path, before, after)
     assert told[0] == told[1]

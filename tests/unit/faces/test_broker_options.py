@@ -90,8 +90,8 @@ def test_topics_follow_a_default_unless_they_have_their_own(tmp_path: Path) -> N
     """L1: partitions that are open take it over at once."""
 
     async def story(one: Speaker) -> None:
-        follows = (await one.broker.topics.create("follows", 1, {})).partitions[0]
-        own = (await one.broker.topics.create("own", 1, {"max.message.bytes": "100000"})).partitions[0]
+        follows = (await one.broker.topics.create("follows", 1, {})).held[0]
+        own = (await one.broker.topics.create("own", 1, {"max.message.bytes": "100000"})).held[0]
         for partition in (follows, own):
             append(partition, b"x" * 2000, NOW_MS)
         await set_options(one, BROKER, "1", {"message.max.bytes": "1000"})

@@ -82,12 +82,12 @@ async def restarted(
     """A broker that was written to, stopped and started again: no partition of topic `t` is open."""
     async with embedded(data) as broker:
         topic = await broker.topics.create("t", PARTITIONS, overrides or {})
-        for partition in topic.partitions[: PARTITIONS // 2]:
+        for partition in list(topic.held.values())[: PARTITIONS // 2]:
             append(partition, b"v", broker.clock.wall_ms(), RECORDS)
     disk = WatchedDisk()
     async with embedded(data, disk=disk, **options) as broker:
         disk.on_loop.clear()
-        assert not any(partition.is_open for partition in broker.topics.get("t").partitions)
+        assert not any(partition.is_open for partition in broker.topics.get("t").held.values())
         yield Speaker(broker), disk
         disk.gate.set()
 
@@ -185,7 +185,7 @@ def test_sizes_are_told_without_opening_anything(tmp_path: Path) -> None:
     async def run() -> None:
         async with restarted(tmp_path) as (one, _):
             await _describe_log_dirs(one)
-            assert not any(partition.is_open for partition in one.broker.topics.get("t").partitions)
+            assert not any(partition.is_open for partition in one.broker.topics.get("t").held.values())
 
     asyncio.run(run())
 
@@ -382,7 +382,7 @@ def test_old_bytes_are_checked_off_the_loop(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             for _ in range(30):
                 append(partition, b"x" * 100_000, broker.clock.wall_ms())
             await durable(partition)
@@ -412,7 +412,7 @@ def test_sound_batches_before_damage_are_served_and_then_the_damage_is_told(tmp_
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            partition = (await broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await broker.topics.create("t", 1, {})).held[0]
             for _ in range(3):
                 append(partition, b"x" * 1000, broker.clock.wall_ms())
             await durable(partition)

@@ -56,7 +56,7 @@ class SlowDisk(RealDisk):
 async def write_jobs(data: Path) -> None:
     async with embedded(data) as broker:
         topic = await broker.topics.create("jobs", 3, {})
-        for partition in topic.partitions:
+        for partition in topic.held.values():
             append(partition, b"job", broker.clock.wall_ms(), 10)
 
 
@@ -96,7 +96,7 @@ def test_one_who_waits_for_a_log_and_raises_does_not_strand_the_others(
     async def run() -> None:
         await write_jobs(tmp_path)
         async with embedded(tmp_path) as broker:
-            partitions = broker.topics.get("jobs").partitions
+            partitions = list(broker.topics.get("jobs").held.values())
             partitions[0].when_open(raising)
             assert await asyncio.gather(*map(opened, partitions)) == [10, 10, 10]
         assert "planted" in caplog.text

@@ -83,7 +83,7 @@ async def client(
 ) -> AsyncIterator[tuple[Client, list[Replica]]]:
     async with embedded(tmp_path) as broker:
         topic = await broker.topics.create("t", partitions, {"flush": "async", **config})
-        yield Client(broker), topic.partitions
+        yield Client(broker), list(topic.held.values())
 
 
 def put(partition: Replica, value: bytes, count: int = 1) -> None:

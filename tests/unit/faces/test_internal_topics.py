@@ -49,7 +49,7 @@ async def works(one: Speaker) -> None:
     await commit(one, 5)
     await one.broker.transactions.init(Init("mine", 60_000))
     for topic in one.broker.topics:
-        assert (len(topic.partitions), topic.config.compacts) == (1, True)
+        assert (topic.partition_count, topic.config.compacts) == (1, True)
 
 
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))

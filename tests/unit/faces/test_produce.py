@@ -138,7 +138,7 @@ def test_a_refusal_that_cannot_be_told_closes_the_connection(tmp_path: Path) -> 
     """P4 P5: with acks=0 there is no answer; nothing is dropped without a sign."""
 
     async def story(one: Speaker) -> None:
-        await opened(one.broker.topics.get("t").partitions)
+        await opened(one.broker.topics.get("t").held.values())
         one.tell(producing(batch_of(one), acks=0), VERSION)
         assert (one.closed, one.broker.partition("t", 0).end_offset) == ([], 1)
         one.tell(producing(batch_of(one), topic="nope", acks=0), VERSION)

@@ -114,7 +114,7 @@ def test_a_fetch_waits_for_records_to_come_or_to_come_back(tell: Callable[..., N
         assert acquired(await asyncio.wait_for(waiting, 10)) == {0: [(3, 3, 2)]}
         waiting = asyncio.ensure_future(fetch(one, 2, member_id="bob", max_wait_ms=60_000))
         await asyncio.sleep(0.05)
-        append(one.broker.topics.get("jobs").partitions[0], b"job", one.broker.clock.wall_ms())
+        append(one.broker.topics.get("jobs").held[0], b"job", one.broker.clock.wall_ms())
         assert acquired(await asyncio.wait_for(waiting, 10)) == {0: [(10, 10, 1)]}
         waiting = asyncio.ensure_future(fetch(one, 3, member_id="bob", max_wait_ms=60_000))
         await asyncio.sleep(0.05)
@@ -141,7 +141,7 @@ def test_an_answer_stays_within_max_bytes_but_never_below_one_batch(tell: Callab
 
     async def story(one: Speaker) -> None:
         topic = await one.broker.topics.create("mixed", 2, {"flush": "async"})
-        for partition in topic.partitions:
+        for partition in topic.held.values():
             append(partition, b"s" * 1_000, one.broker.clock.wall_ms())
             append(partition, b"l" * 200_000, one.broker.clock.wall_ms())
         wanted = [

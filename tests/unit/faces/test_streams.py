@@ -152,9 +152,9 @@ def test_internal_topics_are_created_before_the_first_answer(tell: Callable[...,
         answer = await beat(one, joining())
         assert [each.status_code for each in answer.status or ()] == [MISSING_INTERNAL]
         assert (answer.active_tasks, answer.member_epoch) == ([], 1)
-        assert len(one.broker.topics.get("repartitioned").partitions) == 2
+        assert one.broker.topics.get("repartitioned").partition_count == 2
         changelog = one.broker.topics.get("changelog")
-        assert len(changelog.partitions) == 2
+        assert changelog.partition_count == 2
         assert changelog.config.cleanup_policy == ("compact",)
         answer = await beat(one, beating(1))
         assert (answer.status, answer.active_tasks) == ([], all_tasks())

@@ -232,12 +232,12 @@ def test_partitions_are_added_never_taken_away(tell: Callable[..., None]) -> Non
             return (await one.ask(request, CreatePartitionsResponse)).results[0].error_code
 
         assert await grow(4, validate_only=True) == 0
-        assert len(one.broker.topics.get("t").partitions) == 2
+        assert one.broker.topics.get("t").partition_count == 2
         assert await grow(4) == 0
         assert await grow(3) == ErrorCode.INVALID_PARTITIONS
         assert await grow(6, assigned=1) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert await grow(6, assigned=2) == 0
-        assert len(one.broker.topics.get("t").partitions) == 6
+        assert one.broker.topics.get("t").partition_count == 6
 
     tell(story)
 
@@ -246,7 +246,7 @@ def test_offsets_are_found_by_name_and_by_time(tell: Callable[..., None]) -> Non
     """C7: earliest, latest, by timestamp, and the newest timestamp."""
 
     async def story(one: Speaker) -> None:
-        partition = (await one.broker.topics.create("t", 1, {})).partitions[0]
+        partition = (await one.broker.topics.create("t", 1, {})).held[0]
         for number in range(10):
             append(partition, b"x", NOW_MS + number * 1000)
 
@@ -282,14 +282,14 @@ def test_records_are_deleted_up_to_an_offset_and_stay_deleted(tmp_path: Path) ->
 
     async def run() -> None:
         async with speaker(tmp_path) as one:
-            partition = (await one.broker.topics.create("t", 1, {})).partitions[0]
+            partition = (await one.broker.topics.create("t", 1, {})).held[0]
             for _ in range(10):
                 append(partition, b"x", NOW_MS)
             assert await delete(one, 4) == (0, 4)
             assert (await delete(one, 99))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
             assert await delete(one, 2) == (0, 4)
         async with speaker(tmp_path) as one:
-            log = one.broker.topics.get("t").partitions[0].log
+            log = one.broker.topics.get("t").held[0].log
             assert (log.start_offset, log.end_offset) == (4, 10)
             assert await delete(one, -1) == (0, 10)
 
@@ -300,7 +300,7 @@ def test_the_end_of_a_leader_epoch_is_told(tell: Callable[..., None]) -> None:
     """W1: OffsetForLeaderEpoch, for clients that check for truncation."""
 
     async def story(one: Speaker) -> None:
-        partition = (await one.broker.topics.create("t", 1, {"flush": "async"})).partitions[0]
+        partition = (await one.broker.topics.create("t", 1, {"flush": "async"})).held[0]
         append(partition, b"x", NOW_MS, 5)
         part = OffsetForLeaderPartition(partition=0, leader_epoch=0)
         asked = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[part])])
@@ -393,7 +393,7 @@ def test_producers_get_ids_epochs_and_are_described(tell: Callable[..., None]) -
         bump = InitProducerIdRequest(producer_id=first.producer_id, producer_epoch=0)
         bumped = await one.ask(bump, InitProducerIdResponse)
         assert (bumped.producer_id, bumped.producer_epoch) == (first.producer_id, 1)
-        partition = (await one.broker.topics.create("t", 1, {})).partitions[0]
+        partition = (await one.broker.topics.create("t", 1, {})).held[0]
         batch = build_batch(
             [(None, b"x", [], NOW_MS)] * 3, base_sequence=0, producer_id=first.producer_id, producer_epoch=1
         )
@@ -411,7 +411,7 @@ def test_the_cluster_and_its_disk_are_described(tell: Callable[..., None]) -> No
     """O1: DescribeCluster and DescribeLogDirs."""
 
     async def story(one: Speaker) -> None:
-        partition = (await one.broker.topics.create("t", 2, {})).partitions[0]
+        partition = (await one.broker.topics.create("t", 2, {})).held[0]
         append(partition, b"x" * 1000, NOW_MS)
         cluster = await one.ask(DescribeClusterRequest(), DescribeClusterResponse)
         assert (cluster.controller_id, [b.broker_id for b in cluster.brokers]) == (1, [1])

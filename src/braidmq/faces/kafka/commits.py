@@ -118,7 +118,7 @@ def entry(
     retention_ms: int = _NO_RETENTION,
 ) -> Commit:
     """One offset as it is stored; ApiError if there is no such partition, or too much is attached."""
-    if not 0 <= part.partition_index < len(found.partitions):
+    if not 0 <= part.partition_index < found.partition_count:
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{found.name!r} has no partition {part.partition_index}"
         )

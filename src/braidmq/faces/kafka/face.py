@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.cluster_view import LiveNode
 from braidmq.faces.kafka import (
     commits,
     configs,
@@ -116,7 +117,7 @@ class KafkaFace:
         self.host, self.port = "", 0
         self.listening = ("", 0)
         self.altering = asyncio.Lock()
-        self.node_id = broker.config.node_id
+        self.node_id = broker.node_id
         partitions_max = broker.config.fetch_sessions_partitions_max
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, partitions_max)
         self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions, partitions_max)
@@ -134,6 +135,12 @@ class KafkaFace:
         """Sets the address that clients are sent to, and the one that is listened at if it is another."""
         self.host, self.port = host, port
         self.listening = listening or (host, port)
+
+    def nodes(self) -> list[LiveNode]:
+        """The brokers that run, this one among them even while it cannot reach the metadata."""
+        mine = LiveNode(self.node_id, self.host, self.port, self.broker.metadata.rack)
+        others = (one for one in self.broker.view.live_nodes() if one.node_id != self.node_id)
+        return sorted((mine, *others))
 
     def on_closed(self, connection: object) -> None:
         """A client is gone: what it holds of share groups goes to others."""

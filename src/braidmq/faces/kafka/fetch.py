@@ -82,12 +82,7 @@ class FetchHandler:
             code = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None:
             raise ApiError(code, "this broker has no such topic")
-        part = wanted.part
-        if not 0 <= part.index < len(topic.partitions):
-            raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name!r} has no partition {part.index}"
-            )
-        return topic.partitions[part.index]
+        return topic.leading(wanted.part.index)
 
     @property
     def bytes_max(self) -> int:

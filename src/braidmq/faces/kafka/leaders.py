@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -50,10 +50,9 @@ def _elect(face: KafkaFace, topic: str, index: int, election_type: int) -> Parti
     if election_type not in _ELECTION_TYPES:
         code = ErrorCode.INVALID_REQUEST
     else:
-        try:
-            face.broker.partition(topic, index)
-        except ApiError as unknown:
-            code = unknown.code
+        found = face.broker.topics.find(topic)
+        if found is None or not 0 <= index < found.partition_count:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return PartitionResult(partition_id=index, error_code=int(code))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.wire.errors import ApiError, ErrorCode
+from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.cluster import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -27,14 +27,14 @@ async def describe_log_dirs(
 ) -> DescribeLogDirsResponse:
     broker = face.broker
     if request.topics is None:
-        wanted = [(topic, list(range(len(topic.partitions)))) for topic in broker.topics]
+        wanted = [(topic, list(topic.held)) for topic in broker.topics if topic.held]
     else:
         wanted = [
-            (topic, [index for index in each.partitions if 0 <= index < len(topic.partitions)])
+            (topic, [index for index in each.partitions if index in topic.held])
             for each in request.topics
             if (topic := broker.topics.find(each.topic)) is not None
         ]
-    every = [topic.partitions[index] for topic, indexes in wanted for index in indexes]
+    every = [topic.held[index] for topic, indexes in wanted for index in indexes]
     sizes = await broker.sizes_on_disk(every)
     usage = broker.disk.usage(broker.data)
     return DescribeLogDirsResponse(
@@ -46,7 +46,7 @@ async def describe_log_dirs(
                         name=topic.name,
                         partitions=[
                             DescribeLogDirsPartition(
-                                partition_index=index, partition_size=sizes[topic.partitions[index]]
+                                partition_index=index, partition_size=sizes[topic.held[index]]
                             )
                             for index in indexes
                         ],
@@ -84,8 +84,7 @@ def alter_replica_log_dirs(
 def _move(face: KafkaFace, path: str, topic: str, index: int) -> ErrorCode:
     if path != str(face.broker.data):
         return ErrorCode.LOG_DIR_NOT_FOUND
-    try:
-        face.broker.partition(topic, index)
-    except ApiError as error:
-        return error.code
-    return ErrorCode.NONE
+    found = face.broker.topics.find(topic)
+    if found is None or not 0 <= index < found.partition_count:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if index in found.held else ErrorCode.REPLICA_NOT_AVAILABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from braidmq.broker.replica import Replica
+from braidmq.broker.cluster_view import PartitionView
 from braidmq.broker.topic import Topic, check_name
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.request_context import RequestContext
@@ -43,6 +43,8 @@ from braidmq.wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
+_OK = int(ErrorCode.NONE)
+_NO_LEADER = int(ErrorCode.LEADER_NOT_AVAILABLE)
 _BROKERS = 1
 _CONTROLLERS = 2
 _NULL_NAMES_FROM = 12
@@ -154,20 +156,21 @@ def _failed(wanted: MetadataRequestTopic, error: ApiError) -> MetadataResponseTo
 def _describe(
     face: KafkaFace, topic: Topic, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponseTopic:
-    nodes = [face.node_id]
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.internal,
         partitions=[
             MetadataResponsePartition(
-                partition_index=partition.index,
-                leader_id=face.node_id,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=nodes,
-                isr_nodes=nodes,
+                error_code=_OK if one.leader.node_id >= 0 else _NO_LEADER,
+                partition_index=one.partition,
+                leader_id=one.leader.node_id,
+                leader_epoch=one.leader.epoch,
+                replica_nodes=one.replicas,
+                isr_nodes=one.in_sync,
+                offline_replicas=one.offline,
             )
-            for partition in topic.partitions
+            for one in face.broker.view.partitions(topic)
         ],
         topic_authorized_operations=authorized_operations(
             Securable.TOPIC, topic.name, context, wanted=request.include_topic_authorized_operations
@@ -179,9 +182,12 @@ def _metadata_response(
     face: KafkaFace, topics: list[MetadataResponseTopic], request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse:
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=face.node_id, host=face.host, port=face.port)],
+        brokers=[
+            MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+            for one in face.nodes()
+        ],
         cluster_id=face.broker.cluster_id,
-        controller_id=face.node_id,
+        controller_id=face.broker.view.controller_id,
         topics=topics,
         cluster_authorized_operations=authorized_operations(
             Securable.CLUSTER,
@@ -206,8 +212,11 @@ def describe_cluster(
     return DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=face.broker.cluster_id,
-        controller_id=face.node_id,
-        brokers=[DescribeClusterBroker(broker_id=face.node_id, host=face.host, port=face.port)],
+        controller_id=face.broker.view.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+            for one in face.nodes()
+        ],
         cluster_authorized_operations=authorized_operations(
             Securable.CLUSTER,
             face.broker.cluster_id,
@@ -241,35 +250,36 @@ def describe_topic_partitions(
             )
             continue
         start = from_index if name == first else 0
-        page = topic.partitions[start : start + left]
+        page = list(face.broker.view.partitions(topic, start, start + left))
         left -= len(page)
-        answers.append(_describe_page(face, topic, page, context))
-        if start + len(page) < len(topic.partitions):
+        answers.append(_describe_page(topic, page, context))
+        if start + len(page) < topic.partition_count:
             rest = Cursor(topic_name=name, partition_index=start + len(page))
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=rest)
     return DescribeTopicPartitionsResponse(topics=answers)
 
 
 def _describe_page(
-    face: KafkaFace, topic: Topic, page: list[Replica], context: RequestContext
+    topic: Topic, page: list[PartitionView], context: RequestContext
 ) -> DescribeTopicPartitionsResponseTopic:
-    nodes = [face.node_id]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.internal,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                partition_index=partition.index,
-                leader_id=face.node_id,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=nodes,
-                isr_nodes=nodes,
+                error_code=_OK if one.leader.node_id >= 0 else _NO_LEADER,
+                partition_index=one.partition,
+                leader_id=one.leader.node_id,
+                leader_epoch=one.leader.epoch,
+                replica_nodes=one.replicas,
+                isr_nodes=one.in_sync,
                 # The Java client fails on a null here, though the protocol allows it.
-                eligible_leader_replicas=[],
-                last_known_elr=[],
+                eligible_leader_replicas=one.eligible,
+                last_known_elr=[one.last_leader] if one.last_leader >= 0 else [],
+                offline_replicas=one.offline,
             )
-            for partition in page
+            for one in page
         ],
         # The request has no flag for it: Kafka always answers it here.
         topic_authorized_operations=authorized_operations(Securable.TOPIC, topic.name, context, wanted=True),

@@ -181,7 +181,7 @@ class ProduceHandler:
     ) -> ProduceResult:
         """Appends to one partition; `results` is where the caller puts what this returns."""
         try:
-            partition = _partition(topic, index)
+            partition = topic.leading(index)
             batch = _batch(partition, records, state.version)
             if not partition.ready and partition.append_waits(batch):
                 self._hold(len(batch))
@@ -228,15 +228,6 @@ def _producer(batch: memoryview, state: _RequestState) -> TxnProducer | None:
     return TxnProducer(
         state.transactional_id, header.producer_id, header.producer_epoch, state.version >= _ADDS_FROM
     )
-
-
-def _partition(topic: Topic, index: int) -> Replica:
-    if not 0 <= index < len(topic.partitions):
-        raise ApiError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions; there is no partition {index}",
-        )
-    return topic.partitions[index]
 
 
 def _batch(partition: Replica, records: bytes | memoryview | None, version: int) -> memoryview:

@@ -88,11 +88,8 @@ def lock_ms(face: KafkaFace, group_id: str) -> int:
 
 def current_leader(face: KafkaFace, key: Key) -> LeaderIdAndEpoch:
     """Who leads a partition; nobody if there is none."""
-    topic_id, index = key
-    topic = face.broker.topics.find_by_id(topic_id)
-    if topic is None or not 0 <= index < len(topic.partitions):
-        return LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
-    return LeaderIdAndEpoch(leader_id=face.node_id, leader_epoch=topic.partitions[index].leader_epoch)
+    leader = face.broker.leader(*key)
+    return LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
 
 
 def judge(face: KafkaFace, session: ShareSession, topics: Iterable[AcknowledgeTopic], renews: bool) -> Judged:

@@ -183,7 +183,7 @@ def _all_read(face: KafkaFace, group_id: str) -> dict[str, list[int]]:
 def _offset(
     face: KafkaFace, group_id: str, topic: Topic | None, index: int
 ) -> DescribeShareGroupOffsetsResponsePartition:
-    if topic is None or not 0 <= index < len(topic.partitions):
+    if topic is None or not 0 <= index < topic.partition_count:
         return DescribeShareGroupOffsetsResponsePartition(
             partition_index=index,
             start_offset=_NOT_READ_YET,
@@ -238,7 +238,7 @@ async def _alter(
     try:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
-        if not 0 <= wanted.partition_index < len(topic.partitions):
+        if not 0 <= wanted.partition_index < topic.partition_count:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {wanted.partition_index}"
             )

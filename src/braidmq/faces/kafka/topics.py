@@ -161,10 +161,10 @@ async def create_partitions(
 async def _grow_one(face: KafkaFace, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
     topic = face.broker.topics.check_growth(wanted.name, wanted.count)
     if wanted.assignments is not None:
-        if len(wanted.assignments) != wanted.count - len(topic.partitions):
+        if len(wanted.assignments) != wanted.count - topic.partition_count:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"topic {wanted.name!r}: {wanted.count - len(topic.partitions)} new partitions need as many"
+                f"topic {wanted.name!r}: {wanted.count - topic.partition_count} new partitions need as many"
                 f" assignments, not {len(wanted.assignments)}",
             )
         _check_assignment(face, wanted.name, [each.broker_ids for each in wanted.assignments])

@@ -93,7 +93,7 @@ async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, vers
 def _refusal(face: KafkaFace, topic_partition: TopicPartition) -> ErrorCode | None:
     """Why a client may not write there; what is the broker's own is answered as Kafka does."""
     topic = face.broker.topics.find(topic_partition[0])
-    if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
+    if topic is None or not 0 <= topic_partition[1] < topic.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else None
 
