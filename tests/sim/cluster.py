@@ -35,7 +35,8 @@ CLUSTER = "sim"
 class ClusterSimulation:
     """`nodes` brokers of one cluster, under faults drawn from `seed`."""
 
-    def __init__(self, seed: int, nodes: int = 3) -> None:
+    def __init__(self, seed: int, nodes: int = 3, coordinated: bool = True) -> None:
+        self._coordinated = coordinated
         self._seed = seed
         self._loop = loop = VirtualLoop(seed)
         self._network = SimNetwork(loop)
@@ -62,7 +63,7 @@ class ClusterSimulation:
             node.start()
         await asyncio.gather(*(one.come_back() for one in machines))
         first_day = self._store.kv.dump()
-        load = ClusterLoad(loop, self._client, judge)
+        load = ClusterLoad(loop, self._client, judge, self._coordinated)
         load.start()
         looking = loop.create_task(self._look())
         until_s = loop.time() + FAULTS_S
@@ -112,11 +113,10 @@ class ClusterSimulation:
                 problem = await node.stop()
                 if problem is not None:
                     self._judge.complain(f"it did not stop: {problem}")
-            self._store.kv = kv
+            self._store.restore(kv)
             for node in self._nodes:
                 node.start()
             await asyncio.gather(*(one.come_back() for one in machines))
-        self._judge.watching = True
         await asyncio.sleep(SETTLED_S)
 
     async def _look(self) -> None:

@@ -40,7 +40,7 @@ class ClusterJudge(Judge):
         super().__init__("the cluster", LATE)
         self.classic = GroupReading()
         self.watching = True
-        """Not while somebody has put an old store in the place of the right one."""
+        """Not after somebody has put an old store in the place of the right one."""
         self._prefix = prefix
         self._state: dict[str, int] = {}
         self._states: dict[int, dict[str, int]] = {}
@@ -49,6 +49,7 @@ class ClusterJudge(Judge):
         self._topics: dict[str, str] = {}
         self._deleted: dict[str, None] = {}
         """Topic ids, as far as a directory's name has them."""
+        self._created: dict[str, None] = {}
         self._directories: dict[str, dict[str, None]] = {}
         self.counts: dict[str, tuple[int, int]] = {}
         """By topic that grows: the partitions that were confirmed, and the most that were asked for."""
@@ -84,6 +85,7 @@ class ClusterJudge(Judge):
                 )
             self._leaders[name] = (meta.epoch, meta.leader)
         elif name.startswith(records.TOPICS):
+            self._created[records.topic_of(name).hex()[:12]] = None
             self._topics[name.removeprefix(records.TOPICS)] = decode(TopicMeta, name, value).name
         elif name.startswith(records.NAMES):
             topic = decode(TopicName, name, value).topic_id
@@ -143,7 +145,7 @@ class ClusterJudge(Judge):
             split_name(name)[1] for name in node.disk.listdir(DATA / "topics") if name.count(".") > 0
         )
         for topic in self._directories.get(node.name, {}):
-            if topic not in now and topic not in self._deleted:
+            if topic not in now and topic in self._created and topic not in self._deleted:
                 self.complain(f"{node.name} has removed the directory of topic {topic}, which nobody deleted")
         self._directories[node.name] = now
 

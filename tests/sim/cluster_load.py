@@ -42,17 +42,27 @@ class ClusterLoad(Load):
     """All clients of a cluster."""
 
     def __init__(
-        self, loop: VirtualLoop, connect: Callable[[str], ClusterClient], judge: ClusterJudge
+        self,
+        loop: VirtualLoop,
+        connect: Callable[[str], ClusterClient],
+        judge: ClusterJudge,
+        coordinated: bool = True,
     ) -> None:
         super().__init__(loop, connect, judge)
         self._cluster = judge
+        self._coordinated = coordinated
+        """Whether there are groups and transactions, too."""
 
     def start(self) -> None:
-        super().start()
+        if self._coordinated:
+            super().start()
+            for number in range(2):
+                self._add(f"classic-{number}", self._be_classic)
+        else:
+            self.start_plain()
         for number in range(2):
             self._add(f"racer-{number}", self._race)
             self._add(f"collector-{number}", self._collect)
-            self._add(f"classic-{number}", self._be_classic)
         self._add("grower", self._grow)
 
     async def _race(self, client: Client) -> None:
@@ -128,12 +138,19 @@ class ClusterLoad(Load):
     def _readers(self) -> tuple[str, ...]:
         return (*super()._readers, CLASSICS)
 
+    async def drained(self, within_s: float) -> bool:
+        return not self._coordinated or await super().drained(within_s)
+
     async def tell_all(self, contents: dict[tuple[str, int], list[Found]]) -> None:
-        await super().tell_all(contents)
         client = self._connect("judge")
-        ends = {index: len(contents["orders", index]) for index in range(PARTITIONS)}
-        positions = {index: await client.committed(CLASSICS, "orders", index) for index in range(PARTITIONS)}
-        self._cluster.conclude_classic(ends, positions)
+        if self._coordinated:
+            await super().tell_all(contents)
+            ends = {index: len(contents["orders", index]) for index in range(PARTITIONS)}
+            positions = {at: await client.committed(CLASSICS, "orders", at) for at in range(PARTITIONS)}
+            self._cluster.conclude_classic(ends, positions)
+        else:
+            self._tell_orders(contents)
+            await self._tell_topics(client)
         answer = await client.call(MetadataRequest(topics=None), MetadataResponse, 9)
         self._cluster.found_counts({topic.name: len(topic.partitions) for topic in answer.topics})
         client.close()

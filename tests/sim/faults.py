@@ -18,9 +18,12 @@ from tests.sim.network import SimNetwork
 from tests.sim.nodes import DATA, Node
 
 from braidmq.cluster.file_store import FILE_NAME
+from braidmq.cluster.metadata_store import StoreError
 
 START_S = 30.0
 """How long a start may take, in virtual time."""
+
+RESTART_S = 0.2
 
 Fault = Callable[[], Coroutine[Any, Any, None]]
 
@@ -121,10 +124,20 @@ class MachineFaults:
         await asyncio.sleep(self._chance.uniform(0, 1.0))
 
     async def come_back(self) -> None:
-        if not await self._node.wait_for(lambda: self._node.serving or not self._node.running, START_S):
-            self._judge.complain("it has not come back")
-        elif not self._node.serving:
-            self._judge.complain(f"it cannot start: {await self._node.stop()}")
+        """Waits until it serves. What its store did not let start is started again, as a supervisor does."""
+        until_s = self._loop.time() + START_S
+        while self._loop.time() < until_s:
+            if not await self._node.wait_for(lambda: self._node.serving or not self._node.running, START_S):
+                break
+            if self._node.serving:
+                return
+            problem = await self._node.stop()
+            if not isinstance(self._node.last_error, StoreError):
+                self._judge.complain(f"it cannot start: {problem}")
+                return
+            await asyncio.sleep(RESTART_S)
+            self._node.start()
+        self._judge.complain("it has not come back")
 
     def _tell(self, what: str) -> None:
         self.told.append(f"{self._loop.time():8.3f} {self._node.name} {what}")

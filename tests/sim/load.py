@@ -47,16 +47,20 @@ class Load:
         return [client.machine for client in self._clients]
 
     def start(self) -> None:
-        for sender in range(3):
-            self._add(f"idempotent-{sender}", lambda one, sender=sender: self._idempotent(one, sender))
-        self._add("plain", lambda one: self._plain(one, 3))
-        self._add("reader", self._read_along)
+        self.start_plain()
         self._add("copier", self._copy)
         self._add("auditor", self._read_copies)
         self._add("walker", self._walk)
         for number in range(2):
             self._add(f"member-{number}", self._be_member)
             self._add(f"sharer-{number}", self._be_sharer)
+
+    def start_plain(self) -> None:
+        """Those who need no coordinator."""
+        for sender in range(3):
+            self._add(f"idempotent-{sender}", lambda one, sender=sender: self._idempotent(one, sender))
+        self._add("plain", lambda one: self._plain(one, 3))
+        self._add("reader", self._read_along)
         self._add("maker", self._make)
 
     def _add(self, role: str, act: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
@@ -303,12 +307,12 @@ class Load:
         """Tells the judge of everything there is."""
         client = self._connect("judge")
         judge = self._judge
-        for index in range(PARTITIONS):
-            for found in contents["orders", index]:
-                judge.orders.read(index, found.offset, *order(found))
-            judge.copies.source(
-                (Place(index, found.offset), content_of(found)) for found in contents["orders", index]
-            )
+        self._tell_orders(contents)
+        judge.copies.source(
+            (Place(index, found.offset), content_of(found))
+            for index in range(PARTITIONS)
+            for found in contents["orders", index]
+        )
         for index in range(PARTITIONS):
             for found in contents["copies", index]:
                 judge.copies.read(index, found.offset, stamp(found))
@@ -320,9 +324,17 @@ class Load:
         for index in range(PARTITIONS):
             judge.shares[index].conclude(ends[index])
         judge.position_of(WALKER, await client.committed(WALKER, "orders", 0))
-        answer = await client.call(MetadataRequest(topics=None), MetadataResponse, 9)
-        judge.found_topics({topic.name for topic in answer.topics})
+        await self._tell_topics(client)
         client.close()
+
+    def _tell_orders(self, contents: dict[tuple[str, int], list[Found]]) -> None:
+        for index in range(PARTITIONS):
+            for found in contents["orders", index]:
+                self._judge.orders.read(index, found.offset, *order(found))
+
+    async def _tell_topics(self, client: Client) -> None:
+        answer = await client.call(MetadataRequest(topics=None), MetadataResponse, 9)
+        self._judge.found_topics({topic.name for topic in answer.topics})
 
 
 async def created(client: Client, topic: str) -> bool:

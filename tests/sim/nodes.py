@@ -81,6 +81,8 @@ class Node:
         self._context = loop.strand(name)
         self.serving = False
         self.boot_id = "first boot"
+        self.last_error: BaseException | None = None
+        """What its last life ended with."""
         self.broker: Broker | None = None
         """Of the life that goes on; for the judge, who may look into it."""
 
@@ -114,7 +116,15 @@ class Node:
             return Broker(configure(OPTIONS), DATA, self._host())
         self._end = self._store.connect()
         options = OPTIONS | CLUSTER_OPTIONS | {"node.id": self._node_id}
-        return Broker(configure(options), DATA, self._host(), self._end)
+        from unittest import mock
+
+        from tests.sim.seam import SharedMetadata
+
+        from braidmq.broker import broker as module
+
+        end = self._end
+        with mock.patch.object(module, "Metadata", lambda *a: SharedMetadata(end, *a)):
+            return Broker(configure(options), DATA, self._host())
 
     def _host(self) -> Host:
         disk = self.disk
@@ -128,15 +138,16 @@ class Node:
 
     async def stop(self) -> str | None:
         """Ends it in order, as SIGTERM does; what went wrong on the way, or in its life before."""
-        assert self._life is not None
+        assert self._life is not None, f"{self.name} is not there"
         assert self._stopping is not None
         self._stopping.set()
         await asyncio.wait([self._life])
         life, self._life, self.broker = self._life, None, None
         self._pools.clear()
-        # A life that ended badly leaves its lock, as a process would not.
+        # A life that ended badly leaves its lock and its sockets, as a process would not.
         self.disk.locked.clear()
-        error = life.exception()
+        self._network.close_all(self.name)
+        self.last_error = error = life.exception()
         return None if error is None else f"{self.name}: {error!r}"
 
     def kill(self, crash: Crash, silently: bool) -> None:

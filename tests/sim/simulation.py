@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import random
+import traceback
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,7 +115,8 @@ def judged(
         with threads_take_turns(), quiet:
             loop.run_until_complete(life)
     except Exception as error:
-        findings.append(f"the simulation ended early: {error!r}")
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        findings.append(f"the simulation ended early: {error!r} in {where.name}, line {where.lineno}")
     finally:
         loop.close()
         replace_source(before)

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from braidmq.cluster.kv import KeyValues, Step
 from braidmq.cluster.metadata_store import (
+    LEASE_TTL_MIN_S,
     Change,
     Compare,
     Item,
@@ -120,6 +121,12 @@ class SimStore:
         self.take(self.kv.compact(self.kv.revision if revision is None else revision))
         for end in list(self._ends):
             end.wake()
+
+    def restore(self, kv: KeyValues) -> None:
+        """Puts another state in the place of this one, as from a backup."""
+        self.kv = kv
+        for lease_id in kv.deadlines():
+            self.lease_begins(Lease(lease_id, LEASE_TTL_MIN_S))
 
     # -- leases ---------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from braidmq.cluster import placement, records
 from braidmq.cluster.image import TopicImage
@@ -53,6 +53,13 @@ class TopicExists(Exception):
     """The name is taken."""
 
 
+class _Seen(NamedTuple):
+    """What a change was decided from: keys as they were, and when."""
+
+    revision: int
+    compares: list[ModRevision]
+
+
 class Changes:
     """Changes the metadata in the name of one broker."""
 
@@ -85,20 +92,24 @@ class Changes:
     ) -> None:
         """Creates a topic in the place of the one that has the name, if there is one. That is not deleted."""
         replaced = self._image.find(name)
-        await self._put_partitions(topic_id, 0, replicas)
         meta = TopicMeta(name=name, partitions=len(replicas), options=dict(options))
         named = TopicName(topic_id=topic_id.hex())
-        await self._commit(
-            {records.topic_key(topic_id): meta, records.name_key(name): named},
-            [] if replaced is None else [records.topic_key(replaced.id)],
-        )
+        puts = {records.topic_key(topic_id): meta, records.name_key(name): named}
+        deletes = [] if replaced is None else [records.topic_key(replaced.id)]
+        # Now: whoever takes the name while the partitions are written was faster.
+        seen = self._see((*puts, *deletes))
+        await self._put_partitions(topic_id, 0, replicas)
+        await self._commit(puts, deletes, seen)
 
     async def grow_topic(self, topic: TopicImage, replicas: Sequence[Replicas]) -> None:
         """Adds partitions with these replicas."""
         first = len(topic.partitions)
+        grown = {
+            records.topic_key(topic.id): replace(topic.meta.record, partitions=first + len(replicas)),
+        }
+        seen = self._see(grown)
         await self._put_partitions(topic.id, first, replicas)
-        grown = replace(topic.meta.record, partitions=first + len(replicas))
-        await self._commit({records.topic_key(topic.id): grown})
+        await self._commit(grown, (), seen)
 
     async def reconfigure_topic(self, topic: TopicImage, options: Mapping[str, str]) -> None:
         """Replaces a topic's own options."""
@@ -169,17 +180,22 @@ class Changes:
 
     # -- details --------------------------------------------------------------------------------
 
-    async def _commit(self, puts: Mapping[str, Record], deletes: Sequence[str] = ()) -> None:
+    async def _commit(
+        self, puts: Mapping[str, Record], deletes: Sequence[str] = (), seen: _Seen | None = None
+    ) -> None:
         """Makes a change of keys, the first of which is new or written, and waits until it shows."""
         by = self._writer.sign()
         values = {key: encode(record, by) for key, record in puts.items()}
-        await self._feed.reached(await self._commit_values(values, deletes))
+        await self._feed.reached(await self._commit_values(values, deletes, seen))
 
-    async def _commit_values(self, values: Mapping[str, bytes], deletes: Sequence[str] = ()) -> int:
+    async def _commit_values(
+        self, values: Mapping[str, bytes], deletes: Sequence[str] = (), seen: _Seen | None = None
+    ) -> int:
+        seen = seen or self._see((*values, *deletes))
         return await commit_settled(
             self._store,
-            self._image.revision,
-            self._as_seen((*values, *deletes)),
+            seen.revision,
+            seen.compares,
             [Put(self._image.key(key), value) for key, value in values.items()],
             [self._image.key(key) for key in deletes],
         )
@@ -202,6 +218,9 @@ class Changes:
                 raise
         assert unknown is not None
         raise unknown
+
+    def _see(self, keys: Iterable[str]) -> _Seen:
+        return _Seen(self._image.revision, self._as_seen(list(keys)))
 
     def _as_seen(self, keys: Sequence[str]) -> list[ModRevision]:
         return [ModRevision(self._image.key(key), self._image.mod_revision(key)) for key in keys]
