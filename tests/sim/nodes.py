@@ -19,6 +19,8 @@ from tests.sim.store import SimStore, StoreEnd
 from tests.sim.threads import SimThreads
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.metadata import Joining
+from braidmq.cluster.membership import LeaseTimes
 from braidmq.config import configure
 from braidmq.platform.host import Host
 from braidmq.serve import Service
@@ -50,6 +52,9 @@ class NodeClock:
         return EPOCH_MS + int(self._loop.time() * 1000) + self.ahead_ms
 
     def monotonic(self) -> float:
+        return self._loop.time()
+
+    def boottime(self) -> float:
         return self._loop.time()
 
 
@@ -116,15 +121,9 @@ class Node:
             return Broker(configure(OPTIONS), DATA, self._host())
         self._end = self._store.connect()
         options = OPTIONS | CLUSTER_OPTIONS | {"node.id": self._node_id}
-        from unittest import mock
 
-        from tests.sim.seam import SharedMetadata
-
-        from braidmq.broker import broker as module
-
-        end = self._end
-        with mock.patch.object(module, "Metadata", lambda *a: SharedMetadata(end, *a)):
-            return Broker(configure(options), DATA, self._host())
+        how = Joining(store=self._end, times=LeaseTimes())
+        return Broker(configure(options), DATA, self._host(), how)
 
     def _host(self) -> Host:
         disk = self.disk

@@ -26,7 +26,7 @@ from braidmq.broker.group_commit import GroupCommit
 from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.housekeeping import Housekeeping
-from braidmq.broker.metadata import Metadata, Start
+from braidmq.broker.metadata import Joining, Metadata, Start, joining
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
@@ -64,15 +64,20 @@ Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
-    """A single-node broker over one data directory."""
+    """A broker over one data directory, alone or in a cluster.
+
+    `how` says how it joins; without it the options do.
+    """
 
     def __init__(
         self,
         config: Config,
         data: Path,
         host: Host | None = None,
+        how: Joining | None = None,
     ) -> None:
         host = host or Host()
+        how = how or joining(config)
         self.config = config
         self.data = data
         self.disk = host.disk
@@ -89,7 +94,7 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
+        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
         self.node_id = config.node_id
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
