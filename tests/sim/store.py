@@ -160,6 +160,9 @@ class StoreEnd:
 
     # -- the interface --------------------------------------------------------------------------
 
+    async def start(self) -> None:
+        """It is connected."""
+
     async def get(self, key: str) -> Item | None:
         check_key(key)
         return await self._ask(lambda: None, lambda: self._store.kv.get(key))
