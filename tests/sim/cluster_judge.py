@@ -49,6 +49,7 @@ class ClusterJudge(Judge):
         self._topics: dict[str, str] = {}
         self._deleted: dict[str, None] = {}
         """Topic ids, as far as a directory's name has them."""
+        self._sizes: dict[bytes, int] = {}
         self._created: dict[str, None] = {}
         self._directories: dict[str, dict[str, None]] = {}
         self.counts: dict[str, tuple[int, int]] = {}
@@ -78,18 +79,25 @@ class ClusterJudge(Judge):
     def _came(self, name: str, value: bytes) -> None:
         if name.startswith(records.PARTITIONS):
             meta = decode(PartitionMeta, name, value)
-            epoch, leader = self._leaders.get(name, (-1, -1))
+            before, self._leaders[name] = self._leaders.get(name), (meta.epoch, meta.leader)
+            # Keys that belong to no topic count for nothing.
+            topic_id, index = records.partition_of(name)
+            if before is None or index >= self._sizes.get(topic_id, 0):
+                return
+            epoch, leader = before
             if meta.epoch < epoch or (meta.epoch == epoch and meta.leader != leader):
                 self.complain(
                     f"{name}: {leader} leads in epoch {epoch}, and then {meta.leader} in {meta.epoch}"
                 )
-            self._leaders[name] = (meta.epoch, meta.leader)
         elif name.startswith(records.TOPICS):
             self._created[records.topic_of(name).hex()[:12]] = None
-            self._topics[name.removeprefix(records.TOPICS)] = decode(TopicMeta, name, value).name
+            topic = decode(TopicMeta, name, value)
+            self._topics[name.removeprefix(records.TOPICS)] = topic.name
+            if topic.partitions < self._sizes.get(records.topic_of(name), 0):
+                self.complain(f"{topic.name} has fewer partitions than before")
+            self._sizes[records.topic_of(name)] = topic.partitions
         elif name.startswith(records.NAMES):
-            topic = decode(TopicName, name, value).topic_id
-            self._names[name.removeprefix(records.NAMES)] = topic
+            self._names[name.removeprefix(records.NAMES)] = decode(TopicName, name, value).topic_id
         elif name.startswith(records.DELETED):
             self._deleted[records.topic_of(name).hex()[:12]] = None
 

@@ -18,13 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from braidmq.broker import share_delivery, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
 from braidmq.broker.cluster_view import ClusterView, Leader
 from braidmq.broker.group_commit import GroupCommit
-from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
+from braidmq.broker.group_shards import GroupShards
 from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.metadata import Joining, Metadata, Start, joining
 from braidmq.broker.opening import Opener
@@ -32,11 +33,14 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
+from braidmq.broker.shards import ShardMap
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
-from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.broker.txn_gate import TxnGate
+from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_questions import TxnQuestions
+from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -46,6 +50,7 @@ from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
 from braidmq.net.peer import Peers
+from braidmq.net.txn_peer import TxnPeers
 from braidmq.platform.host import Host
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -53,6 +58,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
 TIDY_S = 1.0
+CLUSTER_SHARDS = 16
+"""Partitions of an internal topic in a cluster."""
 STOP_PATIENCE_S = 2.5
 """How long each step of a stop waits for a disk that ends nothing; container platforms kill after 10 s."""
 THREADS_PATIENCE_S = 1.0
@@ -111,14 +118,41 @@ class Broker:
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.coordinator = GroupCoordinator(
-            self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
+        self.groups = GroupShards(
+            image,
+            self.topics,
+            config.node_id,
+            self.clock,
+            self._group_settings,
+            self.catalog,
+            self.group_options.streams,
+            lambda: self._internal_partitions(config.offsets_topic_num_partitions),
+            lambda: self.in_cluster,
+        )
+        self.share_map = ShardMap(
+            image,
+            self.topics,
+            config.node_id,
+            share_records.STATE_TOPIC,
+            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            share_delivery.TOPIC_OPTIONS,
         )
         self._transaction_settings = _transaction_settings(config)
-        self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
+        txn_peers = TxnPeers(self.peers)
+        self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
+        self.transactions = TransactionShards(
+            image,
+            self.topics,
+            config.node_id,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: not self.in_cluster,
         )
-        self.txn_gate = TxnGate(self.transactions)
+        self._txn_questions = TxnQuestions(txn_peers)
+        self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -146,10 +180,12 @@ class Broker:
         self._load_metadata()
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
-        self.coordinator.load()
+        self.groups.start()
+        await self.groups.loaded()
         for group_id in self.share_delivery.load():
-            self.coordinator.groups.add_share(group_id)
-        await self.transactions.load()
+            (await self.groups.reach(group_id)).groups.add_share(group_id)
+        self.transactions.start()
+        await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -167,7 +203,8 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics):
+        shards = (self.groups, self.transactions, self.markers)
+        for follower in (self.options, self.group_options, self.topics, *shards):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -185,10 +222,11 @@ class Broker:
 
     async def _stop(self, patience_s: float) -> None:
         self._opener.stop()
-        self.coordinator.stop()
+        self.groups.stop()
         self.share_delivery.stop()
         self.transactions.stop()
         await self.peers.close()
+        await asyncio.gather(self.markers.stop(), self._txn_questions.stop())
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
         clean = await self._commit.settle(patience_s) and clean
@@ -226,6 +264,10 @@ class Broker:
         """Where a broker accepts clients; None while it does not run."""
         return self.view.endpoint(node_id)
 
+    def _internal_partitions(self, wanted: int) -> int:
+        """Of a new internal topic; `wanted` is 0 where nobody has chosen."""
+        return wanted or (CLUSTER_SHARDS if self.in_cluster else 1)
+
     def partition(self, topic_name: str, index: int) -> Replica:
         """A partition that this broker leads; ApiError if there is none, or another broker does."""
         topic = self.topics.find(topic_name)
@@ -255,12 +297,12 @@ class Broker:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
-        await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
+        await self.topics.delete(name, lambda: self.groups.forgotten(name))
         await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and all it has kept."""
-        code = await self.coordinator.delete_group(group_id)
+        code = await self.groups.of(group_id).delete_group(group_id)
         if code is ErrorCode.NONE:
             await self.share_delivery.forget_group(group_id)
         return code
@@ -278,11 +320,11 @@ class Broker:
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
-        await self.coordinator.expire()
+        await self.groups.expire()
         reading = {part.key.group_id for part in self.share_delivery}
-        for group in list(self.coordinator.groups):
+        for group in list(self.groups.all_groups()):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
-                self.coordinator.groups.delete(group.group_id)
+                await self.groups.of(group.group_id).delete_group(group.group_id)
 
     async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
@@ -309,14 +351,9 @@ class Broker:
     # -- details --------------------------------------------------------------------------------
 
     async def _finish_deletions(self) -> None:
-        """Forgets offsets of topics whose deletion was cut off, unless they were recreated after that."""
+        """Their groups have forgotten the offsets of deleted topics as they were loaded."""
         for deletion in self.topics.unfinished_deletions():
-            try:
-                if self.topics.find(deletion.name) is None:
-                    await self.coordinator.forget_topic(deletion.name)
-                deletion.forgotten = True
-            except ApiError as error:
-                log.error("cannot remove the offsets of the deleted topic %s: %s", deletion.name, error)
+            deletion.forgotten = True
 
     def _measure(self, path: Path) -> int:
         """The bytes of a log's segments; -1 if the disk does not tell."""

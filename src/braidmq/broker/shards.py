@@ -178,6 +178,11 @@ class Shards(ShardMap, Generic[S]):
         led = self._led.get(index)
         return led.shard if led is not None and led.loaded else None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether some shard that is led here is not loaded."""
+        return not all(led.loaded for led in self._led.values())
+
     def __iter__(self) -> Iterator[S]:
         """The shards that are loaded, by partition."""
         return iter([led.shard for _, led in sorted(self._led.items()) if led.loaded])

@@ -23,6 +23,7 @@ from braidmq.cluster.image import TopicImage
 from braidmq.cluster.image_feed import ImageFeed
 from braidmq.cluster.metadata_store import (
     OPERATIONS_MAX,
+    Compare,
     Conflict,
     MetadataStore,
     ModRevision,
@@ -61,7 +62,7 @@ class _Seen(NamedTuple):
     """What a change was decided from: keys as they were, and when."""
 
     revision: int
-    compares: list[ModRevision]
+    compares: list[Compare]
 
 
 class Changes:
@@ -143,7 +144,7 @@ class Changes:
             records.topic_key(topic.id): replace(topic.meta.record, partitions=first + len(replicas)),
         }
         seen = self._see(grown)
-        await self._put_partitions(topic.id, first, replicas)
+        await self._put_partitions(topic.id, first, replicas, seen.compares)
         await self._commit(grown, (), seen)
 
     async def reconfigure_topic(self, topic: TopicImage, options: Mapping[str, str]) -> None:
@@ -173,7 +174,11 @@ class Changes:
         leftovers = [records.partition_key(*which) for which in self._image.leftovers()]
         await _all(self._delete(chunk) for chunk in _chunks(leftovers, OPERATIONS_MAX))
 
-    async def _put_partitions(self, topic_id: bytes, first: int, replicas: Sequence[Replicas]) -> None:
+    async def _put_partitions(
+        self, topic_id: bytes, first: int, replicas: Sequence[Replicas], guard: Sequence[Compare] = ()
+    ) -> None:
+        """Writes keys that count for nothing yet. `guard` says so of a topic that is there already: somebody
+        else may have added the same partitions meanwhile, and records may be in them."""
         by = self._writer.sign()
         values: dict[Replicas, bytes] = {}
         for one in replicas:
@@ -182,7 +187,8 @@ class Changes:
         puts = [
             (records.partition_key(topic_id, index), values[one]) for index, one in enumerate(replicas, first)
         ]
-        await _all(self._commit_values(dict(chunk)) for chunk in _chunks(puts, CHUNK))
+        chunks = [dict(chunk) for chunk in _chunks(puts, CHUNK)]
+        await _all(self._commit_values(chunk, (), self._see(chunk, guard)) for chunk in chunks)
 
     # -- options and ids ------------------------------------------------------------------------
 
@@ -254,8 +260,8 @@ class Changes:
         assert unknown is not None
         raise unknown
 
-    def _see(self, keys: Iterable[str]) -> _Seen:
-        return _Seen(self._image.revision, self._as_seen(list(keys)))
+    def _see(self, keys: Iterable[str], more: Sequence[Compare] = ()) -> _Seen:
+        return _Seen(self._image.revision, [*self._as_seen(list(keys)), *more])
 
     def _as_seen(self, keys: Sequence[str]) -> list[ModRevision]:
         return [ModRevision(self._image.key(key), self._image.mod_revision(key)) for key in keys]

@@ -52,7 +52,13 @@ def made(broker: Broker, count: int = 4, node_id: int = 1) -> Shards[Ledger]:
 
 @pytest.mark.parametrize(
     ("key", "hashed"),
-    [("", 0), ("a", 97), ("hello world", 1794106052), ("polygenelubricants", -(2**31)), ("\U0001f600", 1772899)],
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello world", 1794106052),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 1772899),
+    ],
 )
 def test_a_key_is_hashed_as_java_does(key: str, hashed: int) -> None:
     """N4: clients of Kafka and its tools find the same partition."""

@@ -12,6 +12,7 @@ from braidmq.faces.kafka import (
     commits,
     configs,
     consumer_groups,
+    coordinators,
     features,
     fetch,
     groups,
@@ -29,6 +30,7 @@ from braidmq.faces.kafka import (
     streams_groups,
     topics,
     transactions,
+    txn_markers,
     txn_offsets,
 )
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
@@ -56,7 +58,7 @@ _HANDLERS: dict[Api, Handler] = {
     Api.METADATA: metadata.metadata,
     Api.OFFSET_COMMIT: commits.offset_commit,
     Api.OFFSET_FETCH: commits.offset_fetch,
-    Api.FIND_COORDINATOR: groups.find_coordinator,
+    Api.FIND_COORDINATOR: coordinators.find_coordinator,
     Api.JOIN_GROUP: groups.join_group,
     Api.HEARTBEAT: groups.heartbeat,
     Api.LEAVE_GROUP: groups.leave_group,
@@ -75,7 +77,7 @@ _HANDLERS: dict[Api, Handler] = {
     Api.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
     Api.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
     Api.END_TXN: transactions.end_txn,
-    Api.WRITE_TXN_MARKERS: transactions.write_txn_markers,
+    Api.WRITE_TXN_MARKERS: txn_markers.write_txn_markers,
     Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
     Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     Api.LIST_TRANSACTIONS: transactions.list_transactions,
