@@ -108,6 +108,7 @@ class Broker:
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
         changes = self.metadata.changes
+        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
             config, data, self.disk, self.metadata, self.threads, self._new_partition, self.clock
