@@ -342,6 +342,9 @@ class MachineNetwork:
     def listen(self, host: str, port: int) -> Any:
         return self._network.listen(self._machine, host, port)
 
+    async def resolve(self, host: str) -> list[str]:
+        return [host]
+
     def connect(self, host: str, port: int) -> Any:
         return self._network.connect(self._machine, host, port)
 

@@ -28,6 +28,7 @@ from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.metadata import Metadata, Start
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
+from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
 from braidmq.broker.share_delivery import ShareDelivery
@@ -43,6 +44,7 @@ from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
+from braidmq.net.peer import Peers
 from braidmq.platform.host import Host
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -87,6 +89,7 @@ class Broker:
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
         self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
+        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         image, changes = self.metadata.image, self.metadata.changes
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
@@ -176,6 +179,7 @@ class Broker:
         self.coordinator.stop()
         self.share_delivery.stop()
         self.transactions.stop()
+        await self.peers.close()
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
         clean = await self._commit.settle(patience_s) and clean

@@ -62,6 +62,11 @@ class Metadata:
         self.changes = Changes(self.store, self.feed, node_id, self._writer)
         self.cluster_id = ""
 
+    @property
+    def epoch(self) -> int:
+        """The broker epoch; -1 before it is registered."""
+        return records.NO_EPOCH if self._membership is None else self._membership.epoch
+
     async def open(self, start: Start) -> None:
         """Joins the cluster and loads the image."""
         kept = read_node_file(self._host.disk, self._data)

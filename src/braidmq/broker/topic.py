@@ -80,6 +80,15 @@ class Topic:
         return self.record.id
 
     @property
+    def held(self) -> dict[int, Replica]:
+        """The partitions that this broker holds."""
+        return dict(enumerate(self.partitions))
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+    @property
     def internal(self) -> bool:
         return self.record.name in INTERNAL_TOPICS
 

@@ -217,13 +217,13 @@ class Topics:
             self.check_new(name, partition_count, overrides)
             return await self._create(name, partition_count, overrides)
 
-    async def create_own(self, name: str, overrides: Mapping[str, str]) -> Topic:
-        """A topic of one partition that the broker keeps for itself; the one that is there, if there is."""
+    async def create_own(self, name: str, overrides: Mapping[str, str], partition_count: int = 1) -> Topic:
+        """A topic that the brokers keep for themselves; the one that is there, if there is."""
         async with self._change:
             found = self._by_name.get(name)
             if found is None:
-                self._check_room(name, 1, overrides)
-                found = await self._create(name, 1, overrides)
+                self._check_room(name, partition_count, overrides)
+                found = await self._create(name, partition_count, overrides)
             return found
 
     async def _create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:

@@ -6,6 +6,7 @@ simulation puts a network of its own in this place; its sockets have the methods
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from typing import Protocol
@@ -16,10 +17,14 @@ BACKLOG = 4096
 
 
 class Network(Protocol):
-    """What a broker asks of the network. No call waits, and no socket blocks, but for `read_through`."""
+    """What a broker asks of the network. No call blocks, and no socket, but for `read_through`."""
 
     def listen(self, host: str, port: int) -> socket.socket:
         """Binds an address, where port 0 stands for a free one, and takes connections there."""
+        ...
+
+    async def resolve(self, host: str) -> list[str]:
+        """The numeric addresses of a host, in the order in which to try them; OSError if there are none."""
         ...
 
     def connect(self, host: str, port: int) -> socket.socket:
@@ -58,6 +63,11 @@ class SocketNetwork:
             sock.close()
             raise
         return sock
+
+    async def resolve(self, host: str) -> list[str]:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     def connect(self, host: str, port: int) -> socket.socket:
         sock = _new_socket(host)

@@ -34,11 +34,11 @@ class Speaker:
         self.closed: list[str] = []
         """Why the broker closed the connection; the next request comes on it all the same."""
         connection = SimpleNamespace(peer="127.0.0.1", close=self.closed.append)
-        self._session = KafkaSession(self.face, cast(Connection, connection))
+        self.session = KafkaSession(self.face, cast(Connection, connection))
 
     def close(self) -> None:
         """As if the connection were gone; the next request comes on it all the same."""
-        self._session.on_closed()
+        self.session.on_closed()
 
     async def ask(self, request: Message, expected: type[R], version: int | None = None) -> R:
         """Sends `request` in its newest version, or the one given, and reads the answer."""
@@ -64,7 +64,7 @@ class Speaker:
     def send(self, request: Message, version: int) -> Parts | PendingReply | None:
         """What the session gives the connection for `request`."""
         body = header.request(request.api, version, 7, "test") + schema.encode(request, version)
-        return self._session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
+        return self.session.on_frame(memoryview(bytearray(struct.pack(">i", len(body)) + body)))
 
 
 @asynccontextmanager

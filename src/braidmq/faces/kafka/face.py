@@ -18,6 +18,7 @@ from braidmq.faces.kafka import (
     log_dirs,
     metadata,
     offsets,
+    peer_proof,
     produce,
     producers,
     quorum,
@@ -63,6 +64,8 @@ _HANDLERS: dict[Api, Handler] = {
     Api.LIST_GROUPS: groups.list_groups,
     Api.DELETE_GROUPS: groups.delete_groups,
     Api.OFFSET_DELETE: commits.offset_delete,
+    Api.SASL_HANDSHAKE: peer_proof.sasl_handshake,
+    Api.SASL_AUTHENTICATE: peer_proof.sasl_authenticate,
     Api.API_VERSIONS: metadata.api_versions,
     Api.CREATE_TOPICS: topics.create_topics,
     Api.DELETE_TOPICS: topics.delete_topics,
@@ -121,6 +124,7 @@ class KafkaFace:
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, partitions_max)
         self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions, partitions_max)
         self.waiting_fetches: dict[Waiting, None] = {}
+        self.refusals = peer_proof.Refusals()
         self.draining = False
         self.verbs: dict[int, Verb] = {}
         for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):

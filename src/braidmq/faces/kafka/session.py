@@ -15,6 +15,7 @@ from braidmq.faces.kafka.handler_run import HandlerRun
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
+from braidmq.net.peer_proof import PeerIdentity
 from braidmq.wire import fetch as fetch_wire
 from braidmq.wire import header as header_wire
 from braidmq.wire import produce as produce_wire
@@ -26,6 +27,7 @@ from braidmq.wire.schema import Message, decoder, encode
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace, Verb
+    from braidmq.faces.kafka.peer_proof import Proving
 
 log = logging.getLogger("braid.kafka")
 
@@ -47,12 +49,14 @@ class Encodable(Protocol):
 class KafkaSession:
     """The protocol's side of one connection."""
 
-    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs")
+    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs", "proving")
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
         self._verbs = face.verbs
         self._connection = connection
+        self.proving: Proving | None = None
+        """Of a broker that proves itself, or has."""
         self._frame_bytes_max = face.broker.config.net_frame_bytes_max
         self._request_bytes_max = face.broker.config.net_request_bytes_max
 
@@ -129,6 +133,11 @@ class KafkaSession:
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
             return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]
         raise ProtocolError(f"api key {api_key} version {version} is not served; ask ApiVersions first")
+
+    @property
+    def peer(self) -> PeerIdentity | None:
+        """The broker at the other end, if it has proved to be one."""
+        return None if self.proving is None else self.proving.peer
 
     def on_closed(self) -> None:
         self._face.on_closed(self)
