@@ -90,9 +90,8 @@ def transact(running: ClusterProcess) -> None:
 def survive(running: ClusterProcess, count: int) -> None:
     """kill -9 of one broker while a client sends to all of them."""
     console.print("\nkill -9 of broker 2 while a client sends to all partitions:")
-    AdminClient({"bootstrap.servers": running.bootstrap}).create_topics([NewTopic("survivors", PARTITIONS)])[
-        "survivors"
-    ].result()
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    admin.create_topics([NewTopic("survivors", PARTITIONS)])["survivors"].result()
     acked: list[int] = []
     failed: list[KafkaError] = []
 
