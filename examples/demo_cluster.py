@@ -55,7 +55,8 @@ def spread(running: ClusterProcess) -> None:
     deadline_s = time.monotonic() + READ_S_MAX
     while True:
         seen = admin.list_topics(timeout=READ_S_MAX)
-        leads = Counter(one.leader for one in seen.topics["orders"].partitions.values())
+        shown = seen.topics.get("orders")  # the broker that was asked may be a moment late
+        leads = Counter(one.leader for one in shown.partitions.values()) if shown else Counter()
         if len(leads) == BROKERS or time.monotonic() > deadline_s:
             break
         time.sleep(POLL_S / 10)
