@@ -183,13 +183,13 @@ def test_topics_are_placed_by_count_or_by_hand(tmp_path: Path) -> None:
         assert await created(asked, CreatableTopic(name="hand", assignments=by_hand)) == (0, 3)
         view = found[2].broker.view
         hand = found[2].broker.topics.get("hand")
-        assert [one.leader.node_id for one in view.partitions(hand)] == [1, 3, 3]
+        assert [one.leader.node_id for _, one in view.partitions(hand)] == [1, 3, 3]
         grow = CreatePartitionsTopic(
             name="hand", count=4, assignments=[CreatePartitionsAssignment(broker_ids=[2])]
         )
         grown = await asked.ask(CreatePartitionsRequest(topics=[grow]), CreatePartitionsResponse)
         assert grown.results[0].error_code == 0
-        assert [one.leader.node_id for one in view.partitions(hand)] == [1, 3, 3, 2]
+        assert [one.leader.node_id for _, one in view.partitions(hand)] == [1, 3, 3, 2]
 
     tell(tmp_path, story)
 
