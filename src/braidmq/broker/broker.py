@@ -113,17 +113,7 @@ class Broker:
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.groups = GroupShards(
-            image,
-            self.topics,
-            config.node_id,
-            self.clock,
-            self._group_settings,
-            self.catalog,
-            self.group_options.streams,
-            lambda: self._internal_partitions(config.offsets_topic_num_partitions),
-            lambda: self.in_cluster,
-        )
+        self.groups = self._new_groups()
         self.transaction_map = ShardMap(
             image,
             self.topics,
@@ -369,6 +359,19 @@ class Broker:
             self.housekeeping.measure_disk()
         except OSError as error:
             log.warning("cannot read how full the disk is, trying again later: %s", error)
+
+    def _new_groups(self) -> GroupShards:
+        return GroupShards(
+            self.image,
+            self.topics,
+            self.node_id,
+            self.clock,
+            self._group_settings,
+            self.catalog,
+            self.group_options.streams,
+            lambda: self._internal_partitions(self.config.offsets_topic_num_partitions),
+            lambda: self.in_cluster,
+        )
 
     def _new_partition(self, topic: Topic, index: int) -> Replica:
         return Replica(
