@@ -14,7 +14,6 @@ from tests.cluster import Cluster, cluster
 from tests.compat.group_members import (
     AioKafkaMember,
     ConfluentMember,
-    KafkaPythonMember,
     Member,
     ServerAssignedMember,
 )
@@ -25,7 +24,7 @@ WAIT_S = 60.0
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the clients' own
 
-KINDS: list[type[Member]] = [ConfluentMember, ServerAssignedMember, AioKafkaMember, KafkaPythonMember]
+KINDS: list[type[Member]] = [ConfluentMember, ServerAssignedMember, AioKafkaMember]
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:
