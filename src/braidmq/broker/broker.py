@@ -108,7 +108,6 @@ class Broker:
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
         changes = self.metadata.changes
-        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
             config, data, self.disk, self.metadata, self.threads, self._new_partition, self.clock
@@ -120,17 +119,7 @@ class Broker:
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.groups = GroupShards(
-            image,
-            self.topics,
-            config.node_id,
-            self.clock,
-            self._group_settings,
-            self.catalog,
-            self.group_options.streams,
-            lambda: self._internal_partitions(config.offsets_topic_num_partitions),
-            lambda: self.in_cluster,
-        )
+        self.groups = self._new_groups()
         self.share_map = ShardMap(
             image,
             self.topics,
@@ -326,6 +315,8 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.groups.expire()
+        if self.in_cluster:
+            return  # windows of share groups are with other brokers, too: such a group stays until deleted
         reading = {part.key.group_id for part in self.share_delivery}
         for group in list(self.groups.all_groups()):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
@@ -383,6 +374,19 @@ class Broker:
             self.housekeeping.measure_disk()
         except OSError as error:
             log.warning("cannot read how full the disk is, trying again later: %s", error)
+
+    def _new_groups(self) -> GroupShards:
+        return GroupShards(
+            self.image,
+            self.topics,
+            self.node_id,
+            self.clock,
+            self._group_settings,
+            self.catalog,
+            self.group_options.streams,
+            lambda: self._internal_partitions(self.config.offsets_topic_num_partitions),
+            lambda: self.in_cluster,
+        )
 
     def _new_partition(self, topic: Topic, index: int) -> Replica:
         return Replica(
