@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braidmq.broker import share_delivery, share_records, txn_coordinator
+from braidmq.broker import share_delivery, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
@@ -27,7 +27,7 @@ from braidmq.broker.group_commit import GroupCommit
 from braidmq.broker.group_options import GroupOptions
 from braidmq.broker.group_shards import GroupShards
 from braidmq.broker.housekeeping import Housekeeping
-from braidmq.broker.metadata import Metadata, Start
+from braidmq.broker.metadata import Joining, Metadata, Start, joining
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
@@ -37,8 +37,10 @@ from braidmq.broker.shards import ShardMap
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
-from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.broker.txn_gate import TxnGate
+from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_questions import TxnQuestions
+from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -48,6 +50,7 @@ from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
 from braidmq.net.peer import Peers
+from braidmq.net.txn_peer import TxnPeers
 from braidmq.platform.host import Host
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -68,15 +71,20 @@ Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
-    """A single-node broker over one data directory."""
+    """A broker over one data directory, alone or in a cluster.
+
+    `how` says how it joins; without it the options do.
+    """
 
     def __init__(
         self,
         config: Config,
         data: Path,
         host: Host | None = None,
+        how: Joining | None = None,
     ) -> None:
         host = host or Host()
+        how = how or joining(config)
         self.config = config
         self.data = data
         self.disk = host.disk
@@ -93,7 +101,7 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
+        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
         self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.node_id = config.node_id
         self.image = image = self.metadata.image
@@ -121,14 +129,6 @@ class Broker:
             lambda: self._internal_partitions(config.offsets_topic_num_partitions),
             lambda: self.in_cluster,
         )
-        self.transaction_map = ShardMap(
-            image,
-            self.topics,
-            config.node_id,
-            txn_coordinator.STATE_TOPIC,
-            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
-            txn_coordinator.TOPIC_OPTIONS,
-        )
         self.share_map = ShardMap(
             image,
             self.topics,
@@ -138,10 +138,21 @@ class Broker:
             share_delivery.TOPIC_OPTIONS,
         )
         self._transaction_settings = _transaction_settings(config)
-        self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.groups
+        txn_peers = TxnPeers(self.peers)
+        self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
+        self.transactions = TransactionShards(
+            image,
+            self.topics,
+            config.node_id,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: not self.in_cluster,
         )
-        self.txn_gate = TxnGate(self.transactions)
+        self._txn_questions = TxnQuestions(txn_peers)
+        self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
@@ -173,7 +184,8 @@ class Broker:
         await self.groups.loaded()
         for group_id in self.share_delivery.load():
             (await self.groups.reach(group_id)).groups.add_share(group_id)
-        await self.transactions.load()
+        self.transactions.start()
+        await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -191,7 +203,8 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics, self.groups):
+        shards = (self.groups, self.transactions, self.markers)
+        for follower in (self.options, self.group_options, self.topics, *shards):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -213,6 +226,7 @@ class Broker:
         self.share_delivery.stop()
         self.transactions.stop()
         await self.peers.close()
+        await asyncio.gather(self.markers.stop(), self._txn_questions.stop())
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
         clean = await self._commit.settle(patience_s) and clean

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from braidmq.config.broker import BROKER
+from braidmq.config.cluster import CLUSTER
 from braidmq.config.group import CONSUMER_GROUPS, SHARE_GROUPS, STREAMS_GROUPS
 from braidmq.config.option import ConfigError, Option, find
 from braidmq.config.shards import SHARDS
@@ -19,6 +20,7 @@ from braidmq.config.transaction import TRANSACTIONS
 
 SERVER: tuple[Option, ...] = (
     *BROKER,
+    *CLUSTER,
     *CONSUMER_GROUPS,
     *TRANSACTIONS,
     *SHARE_GROUPS,
@@ -93,6 +95,13 @@ class Config:
     cluster_name: str
     forward_listen: str
     forward_advertise: str
+    store: str
+    store_token_file: str
+    rack: str
+    host_name: str
+    replace: bool
+    cluster_lease_ms: int
+    cluster_lease_renew_ms: int
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int

@@ -119,3 +119,12 @@ def require_peer(face: KafkaFace, context: RequestContext) -> PeerIdentity:
             f"broker {peer.node_id} has registered again since epoch {peer.epoch}",
         )
     return peer
+
+
+def is_peer(face: KafkaFace, context: RequestContext) -> bool:
+    """Whether another broker asks, for what clients may ask for, too."""
+    try:
+        require_peer(face, context)
+    except ApiError:
+        return False
+    return True
