@@ -23,7 +23,7 @@ from braidmq.faces.kafka.handler_run import HandlerRun
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
-from braidmq.net.peer_link import PeerUnavailable
+from braidmq.net.peer_wire import PeerUnavailable
 from braidmq.wire import header as header_wire
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ErrorCode
