@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -165,6 +166,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
+            self.groups.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -181,11 +183,14 @@ class Broker:
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.groups.start()
-        await self.groups.loaded()
+        if not self.in_cluster:
+            await self.groups.loaded()
         for group_id in self.share_delivery.load():
-            (await self.groups.reach(group_id)).groups.add_share(group_id)
+            with suppress(ApiError):  # its coordinator is another broker, or will read of it
+                (await self.groups.reach(group_id)).groups.add_share(group_id)
         self.transactions.start()
-        await self.transactions.loaded()
+        if not self.in_cluster:
+            await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
