@@ -32,7 +32,12 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
+from braidmq.broker.shards import Shards
+from braidmq.broker.share_coordinator import TOPIC_OPTIONS as SHARE_STATE_OPTIONS
+from braidmq.broker.share_coordinator import ShareCoordinator
 from braidmq.broker.share_delivery import ShareDelivery
+from braidmq.broker.share_persister import SharePersister
+from braidmq.broker.share_records import STATE_TOPIC
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_coordinator import TransactionCoordinator
@@ -51,6 +56,8 @@ from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
 OFFSETS_CHECK_S = 600.0
+SHARE_STATE_PARTITIONS = 16
+"""Of `__share_group_state`, where a cluster makes it."""
 TRANSACTIONS_CHECK_S = 3600.0
 TIDY_S = 1.0
 STOP_PATIENCE_S = 2.5
@@ -114,7 +121,14 @@ class Broker:
             self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
         )
         self.txn_gate = TxnGate(self.transactions)
-        self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
+        self.share_state = Shards(
+            image, self.topics, self.node_id, STATE_TOPIC, self._share_state_partitions, SHARE_STATE_OPTIONS,
+            lambda partition: ShareCoordinator(partition, self.topics.was_deleted), self.clock,
+        )  # fmt: skip
+        self.share_persister = SharePersister(self.share_state, self.node_id)
+        self.share_delivery = ShareDelivery(
+            self.topics, self.clock, self.group_options.share, self.share_persister
+        )
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
 
@@ -142,8 +156,7 @@ class Broker:
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.coordinator.load()
-        for group_id in self.share_delivery.load():
-            self.coordinator.groups.add_share(group_id)
+        await self._load_share_state()
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
@@ -153,6 +166,20 @@ class Broker:
             (TRANSACTIONS_CHECK_S, self.tend_transactions),
             (TIDY_S, self._tidy),
         )
+
+    async def _load_share_state(self) -> None:
+        self.share_state.start()
+        for follower in (self.share_state, self.share_persister, self.share_delivery):
+            self.metadata.feed.listen(follower.follow)
+        await self.share_state.loaded()
+        for group_id in self._groups_with_share_state():
+            self.coordinator.groups.add_share(group_id)
+
+    def _groups_with_share_state(self) -> dict[str, None]:
+        return {key.group_id: None for shard in self.share_state for key in shard}
+
+    def _share_state_partitions(self) -> int:
+        return SHARE_STATE_PARTITIONS if self.in_cluster else 1
 
     def _load_metadata(self) -> None:
         """Takes what the image shows, and follows it from here on; nothing is awaited in between."""
@@ -182,6 +209,8 @@ class Broker:
         self._opener.stop()
         self.coordinator.stop()
         self.share_delivery.stop()
+        self.share_persister.stop()
+        self.share_state.stop()
         self.transactions.stop()
         await self.peers.close()
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
@@ -274,10 +303,15 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.coordinator.expire()
-        reading = {part.key.group_id for part in self.share_delivery}
+        reading = self._groups_with_share_state()
         for group in list(self.coordinator.groups):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
-                self.coordinator.groups.delete(group.group_id)
+                try:
+                    kept = await self.share_persister.of_group(group.group_id)
+                except ApiError:
+                    continue  # a broker that may keep some does not run
+                if not kept and not group.members:
+                    self.coordinator.groups.delete(group.group_id)
 
     async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
