@@ -13,5 +13,8 @@ class SimClock:
     def monotonic(self) -> float:
         return self.now_ms / 1000
 
+    def boottime(self) -> float:
+        return self.now_ms / 1000
+
     def advance_ms(self, by_ms: int) -> None:
         self.now_ms += by_ms

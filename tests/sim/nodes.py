@@ -49,6 +49,9 @@ class NodeClock:
     def monotonic(self) -> float:
         return self._loop.time()
 
+    def boottime(self) -> float:
+        return self._loop.time()
+
 
 class Node:
     """One machine with a broker."""

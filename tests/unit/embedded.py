@@ -42,6 +42,9 @@ class TurnedClock:
     def monotonic(self) -> float:
         return self.now_ms / 1000
 
+    def boottime(self) -> float:
+        return self.now_ms / 1000
+
 
 @asynccontextmanager
 async def embedded(

@@ -18,26 +18,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from braidmq.broker import share_coordinator, share_records, txn_coordinator
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
 from braidmq.broker.cluster_view import ClusterView, Leader
 from braidmq.broker.group_commit import GroupCommit
-from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
+from braidmq.broker.group_shards import GroupShards
 from braidmq.broker.housekeeping import Housekeeping
-from braidmq.broker.metadata import Metadata, Start
+from braidmq.broker.metadata import Joining, Metadata, Start, joining
 from braidmq.broker.opening import Opener
 from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
-from braidmq.broker.shards import Shards
-from braidmq.broker.share_coordinator import TOPIC_OPTIONS as SHARE_STATE_OPTIONS
+from braidmq.broker.shards import ShardMap, Shards
 from braidmq.broker.share_coordinator import ShareCoordinator
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.share_persister import SharePersister
-from braidmq.broker.share_records import STATE_TOPIC
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_coordinator import TransactionCoordinator
@@ -56,10 +55,10 @@ from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
 OFFSETS_CHECK_S = 600.0
-SHARE_STATE_PARTITIONS = 16
-"""Of `__share_group_state`, where a cluster makes it."""
 TRANSACTIONS_CHECK_S = 3600.0
 TIDY_S = 1.0
+CLUSTER_SHARDS = 16
+"""Partitions of an internal topic in a cluster."""
 STOP_PATIENCE_S = 2.5
 """How long each step of a stop waits for a disk that ends nothing; container platforms kill after 10 s."""
 THREADS_PATIENCE_S = 1.0
@@ -71,15 +70,20 @@ Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
-    """A single-node broker over one data directory."""
+    """A broker over one data directory, alone or in a cluster.
+
+    `how` says how it joins; without it the options do.
+    """
 
     def __init__(
         self,
         config: Config,
         data: Path,
         host: Host | None = None,
+        how: Joining | None = None,
     ) -> None:
         host = host or Host()
+        how = how or joining(config)
         self.config = config
         self.data = data
         self.disk = host.disk
@@ -96,7 +100,7 @@ class Broker:
         self._producer_limits = ProducerLimits(
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
-        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads)
+        self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
         self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.node_id = config.node_id
         self.image = image = self.metadata.image
@@ -113,18 +117,40 @@ class Broker:
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.coordinator = GroupCoordinator(
-            self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
+        self.groups = GroupShards(
+            image,
+            self.topics,
+            config.node_id,
+            self.clock,
+            self._group_settings,
+            self.catalog,
+            self.group_options.streams,
+            lambda: self._internal_partitions(config.offsets_topic_num_partitions),
+            lambda: self.in_cluster,
+        )
+        self.transaction_map = ShardMap(
+            image,
+            self.topics,
+            config.node_id,
+            txn_coordinator.STATE_TOPIC,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            txn_coordinator.TOPIC_OPTIONS,
         )
         self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
+            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.groups
         )
         self.txn_gate = TxnGate(self.transactions)
         self.share_state = Shards(
-            image, self.topics, self.node_id, STATE_TOPIC, self._share_state_partitions, SHARE_STATE_OPTIONS,
-            lambda partition: ShareCoordinator(partition, self.topics.was_deleted), self.clock,
-        )  # fmt: skip
+            image,
+            self.topics,
+            config.node_id,
+            share_records.STATE_TOPIC,
+            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            share_coordinator.TOPIC_OPTIONS,
+            lambda partition: ShareCoordinator(partition, self.topics.was_deleted),
+            self.clock,
+        )
         self.share_persister = SharePersister(self.share_state, self.node_id)
         self.share_delivery = ShareDelivery(
             self.topics, self.clock, self.group_options.share, self.share_persister
@@ -140,6 +166,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
+            self.groups.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -155,7 +182,9 @@ class Broker:
         self._load_metadata()
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
-        self.coordinator.load()
+        self.groups.start()
+        if not self.in_cluster:
+            await self.groups.loaded()
         await self._load_share_state()
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
@@ -171,15 +200,15 @@ class Broker:
         self.share_state.start()
         for follower in (self.share_state, self.share_persister, self.share_delivery):
             self.metadata.feed.listen(follower.follow)
+        if self.in_cluster:
+            return  # groups are known from what their coordinators have written
         await self.share_state.loaded()
         for group_id in self._groups_with_share_state():
-            self.coordinator.groups.add_share(group_id)
+            # Before coordinators wrote down which share groups there are, only their state said so.
+            (await self.groups.reach(group_id)).groups.add_share(group_id)
 
     def _groups_with_share_state(self) -> dict[str, None]:
         return {key.group_id: None for shard in self.share_state for key in shard}
-
-    def _share_state_partitions(self) -> int:
-        return SHARE_STATE_PARTITIONS if self.in_cluster else 1
 
     def _load_metadata(self) -> None:
         """Takes what the image shows, and follows it from here on; nothing is awaited in between."""
@@ -189,7 +218,7 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics):
+        for follower in (self.options, self.group_options, self.topics, self.groups):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -207,7 +236,7 @@ class Broker:
 
     async def _stop(self, patience_s: float) -> None:
         self._opener.stop()
-        self.coordinator.stop()
+        self.groups.stop()
         self.share_delivery.stop()
         self.share_persister.stop()
         self.share_state.stop()
@@ -250,6 +279,10 @@ class Broker:
         """Where a broker accepts clients; None while it does not run."""
         return self.view.endpoint(node_id)
 
+    def _internal_partitions(self, wanted: int) -> int:
+        """Of a new internal topic; `wanted` is 0 where nobody has chosen."""
+        return wanted or (CLUSTER_SHARDS if self.in_cluster else 1)
+
     def partition(self, topic_name: str, index: int) -> Replica:
         """A partition that this broker leads; ApiError if there is none, or another broker does."""
         topic = self.topics.find(topic_name)
@@ -279,12 +312,12 @@ class Broker:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
-        await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
+        await self.topics.delete(name, lambda: self.groups.forgotten(name))
         await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and all it has kept."""
-        code = await self.coordinator.delete_group(group_id)
+        code = await self.groups.of(group_id).delete_group(group_id)
         if code is ErrorCode.NONE:
             await self.share_delivery.forget_group(group_id)
         return code
@@ -302,16 +335,19 @@ class Broker:
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
-        await self.coordinator.expire()
+        await self.groups.expire()
         reading = self._groups_with_share_state()
-        for group in list(self.coordinator.groups):
+        for group in list(self.groups.all_groups()):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
-                try:
-                    kept = await self.share_persister.of_group(group.group_id)
-                except ApiError:
-                    continue  # a broker that may keep some does not run
-                if not kept and not group.members:
-                    self.coordinator.groups.delete(group.group_id)
+                await self._expire_share_group(group)
+
+    async def _expire_share_group(self, group: ShareGroup) -> None:
+        """Deletes a group without members, unless some broker keeps delivery state for it."""
+        try:
+            if not await self.share_persister.of_group(group.group_id) and not group.members:
+                await self.groups.of(group.group_id).delete_group(group.group_id)
+        except ApiError as error:
+            log.info("group %s is kept for now: %s", group.group_id, error)
 
     async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
@@ -338,14 +374,9 @@ class Broker:
     # -- details --------------------------------------------------------------------------------
 
     async def _finish_deletions(self) -> None:
-        """Forgets offsets of topics whose deletion was cut off, unless they were recreated after that."""
+        """Their groups have forgotten the offsets of deleted topics as they were loaded."""
         for deletion in self.topics.unfinished_deletions():
-            try:
-                if self.topics.find(deletion.name) is None:
-                    await self.coordinator.forget_topic(deletion.name)
-                deletion.forgotten = True
-            except ApiError as error:
-                log.error("cannot remove the offsets of the deleted topic %s: %s", deletion.name, error)
+            deletion.forgotten = True
 
     def _measure(self, path: Path) -> int:
         """The bytes of a log's segments; -1 if the disk does not tell."""

@@ -15,10 +15,10 @@ from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
 
+from braidmq.broker.metadata import Metadata
 from braidmq.broker.topic import directory_name
 from braidmq.broker.topic_directories import TRASH_SUFFIX
-from braidmq.cluster.changes import Changes
-from braidmq.cluster.image import Delta, Image
+from braidmq.cluster.image import Delta
 from braidmq.cluster.metadata_store import StoreError
 from braidmq.config import MS_PER_DAY
 from braidmq.platform.clock import Clock
@@ -56,10 +56,11 @@ class Deletions:
     """The recorded deletions of this broker."""
 
     def __init__(
-        self, image: Image, changes: Changes, disk: Disk, root: Path, threads: DiskThreads, clock: Clock
+        self, metadata: Metadata, disk: Disk, root: Path, threads: DiskThreads, clock: Clock
     ) -> None:
-        self._image = image
-        self._changes = changes
+        self._image = metadata.image
+        self._changes = metadata.changes
+        self._shared = metadata.shared
         self._disk = disk
         self._root = root
         self._threads = threads
@@ -71,7 +72,9 @@ class Deletions:
         """Reads the records of earlier runs."""
         found = [deletion for each in self._image.all_deleted() if (deletion := self._read(each)) is not None]
         for deletion in sorted(found, key=lambda deletion: deletion.at_ms):
-            (self._done if deletion.forgotten else self._under_way)[deletion.topic_id] = deletion
+            # Others' records do not say whether the files are gone here.
+            done = deletion.forgotten and not self._shared
+            (self._done if done else self._under_way)[deletion.topic_id] = deletion
 
     def follow(self, delta: Delta) -> None:
         """From now on the files of topics that were deleted are removed."""
@@ -91,7 +94,9 @@ class Deletions:
 
     @property
     def unfinished(self) -> list[Deletion]:
-        """Deletions that a stop or a crash came between."""
+        """Deletions that a stop or a crash came between. In a cluster groups look after themselves."""
+        if self._shared:
+            return []
         return [deletion for deletion in self._under_way.values() if not deletion.forgotten]
 
     def holds(self, topic_id: bytes) -> bool:
@@ -112,7 +117,12 @@ class Deletions:
                 self._under_way[deletion.topic_id] = self._done.pop(deletion.topic_id)
 
     def outdated(self) -> list[bytes]:
-        """Topics whose records are no longer needed, to be deleted with the next commit."""
+        """Topics whose records are no longer needed, to be deleted with the next commit.
+
+        None in a cluster, where the controller deletes them.
+        """
+        if self._shared:
+            return []
         for topic_id in [each for each in islice(self._done, DROPPED_TOGETHER) if not self.holds(each)]:
             del self._done[topic_id]
         before_ms = self._clock.wall_ms() - KEPT_MS
@@ -175,6 +185,8 @@ class Deletions:
             del self._under_way[deletion.topic_id]
             # One that is not forgotten is on record as that: the next start does the rest.
             self._done[deletion.topic_id] = deletion
+        if self._shared:
+            return
         done = [deletion.topic_id for deletion in removed if deletion.forgotten]
         try:
             await self._changes.finish_deletions(done)

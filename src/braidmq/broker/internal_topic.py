@@ -70,8 +70,9 @@ class InternalTopic:
         """Every batch of earlier runs, oldest first; blocks."""
         topic = self._topics.find(self._name)
         if topic is not None:
-            self._partition = topic.held[0]
-            yield from self._partition.stored_batches()
+            self._partition = topic.held.get(0)
+            if self._partition is not None:
+                yield from self._partition.stored_batches()
 
     async def open(self) -> None:
         """Makes the topic if it is not there yet."""
@@ -80,7 +81,7 @@ class InternalTopic:
         async with self._opening:
             if self._partition is None:
                 made = await self._topics.create_own(self._name, self._options)
-                self._partition = made.held[0]
+                self._partition = made.leading(0)
 
     def append(self, changes: Sequence[KeyValue]) -> int:
         """Appends records as one batch; the offset that must be durable for them to count."""

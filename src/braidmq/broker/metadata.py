@@ -1,8 +1,11 @@
 """A broker's metadata: the store, the image that follows it, and this broker's place in the cluster.
 
-The store is a file in the data directory, in the broker's own process; the lock on the directory says that
-nobody else uses it. So registrations that it holds at the start were left by a broker that was killed, and
-are ended (`membership.EMBEDDED` says what a lease means here).
+A broker alone has its own store, a file in the data directory; the lock on the directory says that nobody
+else uses it. So registrations that it holds at the start were left by a broker that was killed, and are ended
+(`membership.EMBEDDED` says what a lease means here). Metadata of older releases is brought into its form.
+
+A store that brokers share (`cluster/open_store.py`) belongs to none of them: a broker joins, and changes
+nothing that is not its own.
 """
 
 from __future__ import annotations
@@ -10,23 +13,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
 from braidmq import __version__
+from braidmq.address import AddressError
 from braidmq.broker.topic_directories import holds_topics
 from braidmq.cluster import records
 from braidmq.cluster.changes import Changes
 from braidmq.cluster.file_store import FILE_NAME, FileStore
 from braidmq.cluster.image import Image
 from braidmq.cluster.image_feed import ImageFeed
-from braidmq.cluster.membership import EMBEDDED, Identity, JoinRefused, Membership
-from braidmq.cluster.metadata_store import StoreCorrupt, StoreError
+from braidmq.cluster.membership import EMBEDDED, Identity, JoinRefused, LeaseTimes, Membership
+from braidmq.cluster.metadata_store import MetadataStore, StoreCorrupt, StoreError
+from braidmq.cluster.node_file import FILE_NAME as NODE_FILE
 from braidmq.cluster.node_file import NodeFile, read_node_file, write_node_file
+from braidmq.cluster.open_store import is_embedded, open_embedded, open_store
 from braidmq.cluster.records import BadRecord, Listener, Node, decode
 from braidmq.cluster.settlement import Writer
 from braidmq.cluster.upgrade import OLD_CLUSTER_ID, upgrade
+from braidmq.config import Config, ConfigError
 from braidmq.platform.host import Host
 from braidmq.platform.randomness import new_uuid, random_bytes
 from braidmq.platform.threads import DiskThreads
@@ -44,13 +51,59 @@ class Start(Enum):
     """Topics whose metadata is lost are about to be brought back: it may be empty."""
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How a broker joins, and where it stands."""
+
+    store: MetadataStore | None = None
+    """That of a cluster; None for the one in the data directory."""
+    times: LeaseTimes = EMBEDDED
+    rack: str | None = None
+    host: str | None = None
+    """The machine, for placement; None for its own name."""
+    replace: bool = False
+    """Whether this data directory takes the place of another one of the same node id."""
+
+
+ALONE = Joining()
+
+
+def joining(config: Config) -> Joining:
+    """As the options say; ConfigError if they cannot be followed."""
+    try:
+        store = (
+            None
+            if is_embedded(config.store)
+            else open_store(config.store, Path(config.store_token_file) if config.store_token_file else None)
+        )
+    except AddressError as error:
+        raise ConfigError(f"store: {error}") from None
+    times = LeaseTimes(-(-config.cluster_lease_ms // 1000), config.cluster_lease_renew_ms / 1000)
+    return Joining(
+        store=store,
+        times=EMBEDDED if store is None else times,
+        rack=config.rack or None,
+        host=config.host_name or None,
+        replace=config.replace,
+    )
+
+
 class Metadata:
     """Opened before anything else of a broker, closed after it."""
 
-    def __init__(self, node_id: int, cluster_name: str, data: Path, host: Host, threads: DiskThreads) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        cluster_name: str,
+        data: Path,
+        host: Host,
+        threads: DiskThreads,
+        how: Joining = ALONE,
+    ) -> None:
         self.node_id = node_id
-        self.rack: str | None = None
-        self.shared = False
+        self._how = how
+        self.rack = how.rack
+        self.shared = how.store is not None
         """Whether other brokers use the store, too: it is not the embedded one."""
         self._cluster_name = cluster_name
         self._data = data
@@ -59,7 +112,11 @@ class Metadata:
         self._run = new_uuid().hex()
         self._writer = Writer(f"{node_id}/{self._run}")
         self._membership: Membership | None = None
-        self.store = FileStore(host.disk, data, host.clock, threads.run)
+        self._own: FileStore | None = None
+        if how.store is not None:
+            self.store = how.store
+        else:
+            self.store = self._own = open_embedded(host.disk, data, host.clock, threads.run)
         self.image = Image(self._prefix)
         self.feed = ImageFeed(self.store, self.image, host.clock)
         self.changes = Changes(self.store, self.feed, node_id, self._writer)
@@ -82,18 +139,24 @@ class Metadata:
         try:
             if start is not Start.ADOPTING:
                 await self._check_known()
-            await upgrade(self.store, self._prefix, self.node_id, self._writer)
-            await self.store.end_leases()
+            if self._own is not None:
+                await upgrade(self._own, self._prefix, self.node_id, self._writer)
+                await self._own.end_leases()
             await self._join(kept, start)
             await self.feed.start()
         except BaseException:
             await self.store.close()
             raise
 
+    @property
+    def membership(self) -> Membership:
+        """This broker's place in the cluster, once it is open."""
+        assert self._membership is not None, "open it first"
+        return self._membership
+
     async def appear(self, host: str, port: int) -> None:
         """Shows where clients are accepted."""
-        assert self._membership is not None, "open it first"
-        await self._membership.appear((Listener("kafka", host, port),))
+        await self.membership.appear((Listener("kafka", host, port),))
 
     async def close(self) -> None:
         if self._membership is not None:
@@ -103,7 +166,12 @@ class Metadata:
 
     async def _check_known(self) -> None:
         """Refuses metadata that cannot be that of this directory."""
-        if await self.store.get(self._prefix + records.CLUSTER_ID) or await self.store.get(OLD_CLUSTER_ID):
+        if await self.store.get(self._prefix + records.CLUSTER_ID):
+            return
+        if self._own is None:
+            self._check_empty()
+            return
+        if await self.store.get(OLD_CLUSTER_ID):
             return
         others = (await self.store.snapshot(records.ALL_CLUSTERS)).items
         if others:
@@ -118,6 +186,15 @@ class Metadata:
                 " or run braid doctor DIR --adopt all, which makes a new one of what is there"
             )
 
+    def _check_empty(self) -> None:
+        """The first broker of a new cluster brings no topics: nobody would know them."""
+        if holds_topics(self._host.disk, self._data / "topics"):
+            raise JoinRefused(
+                f"the store does not know the cluster {self._cluster_name!r}, and this data directory holds"
+                " topics; check --store and cluster.name, or bring the metadata over first: braid cluster"
+                " export and braid cluster import"
+            )
+
     async def _join(self, kept: NodeFile | None, start: Start) -> None:
         host = self._host
         mine = NodeFile(
@@ -130,28 +207,42 @@ class Metadata:
             cluster_id=None if kept is None else kept.cluster_id,
         )
         write_node_file(host.disk, self._data, mine)
+        await self._join_as(mine, start, kept)
+
+    async def _join_as(self, mine: NodeFile, start: Start, kept: NodeFile | None) -> None:
+        host = self._host
         identity = Identity(
             node_id=mine.node_id,
             uuid=mine.uuid,
             run=mine.run,
             former_run=mine.former_run,
             cluster_id=mine.cluster_id,
-            host=host.name,
+            host=self._how.host or host.name,
             boot_id=host.boot_id,
+            rack=self.rack,
+            replace=self._how.replace,
             directories=(mine.uuid,),
             lost_unsynced=start is Start.AFTER_A_KILL and (kept is None or kept.boot_id != host.boot_id),
             version=__version__,
         )
         membership = Membership(
-            self.store, self._prefix, identity, host.clock.monotonic, random_bytes, EMBEDDED
+            self.store, self._prefix, identity, host.clock.boottime, random_bytes, self._how.times
         )
-        await membership.join()
+        try:
+            await membership.join()
+        except JoinRefused:
+            if kept is None:
+                # A new directory that was refused belongs to nobody: it may try another node id.
+                host.disk.unlink(self._data / NODE_FILE)
+            raise
         self._membership, self.cluster_id = membership, membership.cluster_id
         if mine.cluster_id != membership.cluster_id:
             write_node_file(host.disk, self._data, replace(mine, cluster_id=membership.cluster_id))
 
     async def _known_uuid(self) -> str | None:
-        """The uuid that the store has for this node. It lies in the directory, so it is this directory's."""
+        """The uuid that the store has for this node, if it lies in the directory: it is the directory's."""
+        if self._own is None:
+            return None
         item = await self.store.get(self._prefix + records.node_key(self.node_id))
         try:
             return None if item is None else decode(Node, item.key, item.value).uuid

@@ -4,9 +4,10 @@ A change is a commit to the metadata store (`cluster/changes.py`). What it does 
 the image shows it, whoever made it: topics come, go, grow, and get other options. Whoever asked is answered
 after that. Changes that are asked for here are made one at a time; reading never waits.
 
-A topic's directory is made when it is created and its partitions' on first use. Deleting one commits a record
-of that, and the files are removed later (`broker/deletions.py`). What else is in `topics/` is never removed
-(`broker/topic_directories.py`).
+A broker alone makes a topic's directory when it creates the topic. In a cluster each broker that holds a part
+of it makes its own, once the image shows that. Partitions' directories are made on first use. Deleting one
+commits a record of that, and the files are removed later (`broker/deletions.py`). What else is in `topics/`
+is never removed (`broker/topic_directories.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,9 +37,11 @@ from braidmq.broker.topic_directories import (
     set_right,
     survey,
 )
-from braidmq.cluster.changes import TopicExists
+from braidmq.cluster.changes import REPLICATION_FACTOR, TopicExists
 from braidmq.cluster.image import Delta, PartitionImage, TopicImage
 from braidmq.cluster.metadata_store import StoreError, Unknown
+from braidmq.cluster.placement import BadPlacement, Replicas, by_hand, spread
+from braidmq.cluster.records import topic_key
 from braidmq.config import Config, ConfigError, check_topic_overrides
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
@@ -51,6 +54,8 @@ DESCRIBED_PER_ROUND = 64
 REFRESHED_TOGETHER = 500
 """Partitions that take over new options before others have their turn."""
 
+Assigned = Sequence[Sequence[int]] | None
+"""The brokers of each new partition, as somebody has chosen them; None to have them spread."""
 PartitionFactory = Callable[[Topic, int], Replica]
 Forget = Callable[[], Awaitable[None]]
 
@@ -76,7 +81,7 @@ class Topics:
         self._shared = metadata.shared
         self._image = metadata.image
         self._changes = metadata.changes
-        self._deletions = Deletions(self._image, self._changes, disk, self._root, threads, clock)
+        self._deletions = Deletions(metadata, disk, self._root, threads, clock)
         self._undescribed: deque[Topic] = deque()
         self._disk = disk
         self._clock = clock
@@ -204,21 +209,49 @@ class Topics:
 
     # -- changes --------------------------------------------------------------------------------
 
-    def check_new(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
-        """Raises what creating this topic would raise."""
+    def default_count(self) -> int:
+        """The partitions of a topic whose creator does not say; in a cluster so many per broker."""
+        if not self._shared or "num.partitions" in self._config.given:
+            return self._config.num_partitions
+        return self._config.num_partitions * max(1, len(self._changes.candidates()))
+
+    def check_new(
+        self, name: str, partition_count: int, overrides: Mapping[str, str], assigned: Assigned = None
+    ) -> list[Replicas]:
+        """Where the partitions of a new topic would go. Raises what creating it would raise."""
         check_name(name)
         if name in INTERNAL_TOPICS:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"topic {name!r} is the broker's own, and it creates that itself when it needs it",
             )
-        self._check_room(name, partition_count, overrides)
+        return self._check_room(name, partition_count, overrides, assigned)
 
-    def _check_room(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> None:
+    def _check_room(
+        self, name: str, partition_count: int, overrides: Mapping[str, str], assigned: Assigned = None
+    ) -> list[Replicas]:
         if name in self._by_name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
-        self._check_count(name, partition_count, self.partition_count + partition_count)
         self.check_overrides(overrides)
+        return self._place(name, partition_count, 0, assigned)
+
+    def _place(self, name: str, count: int, first: int, assigned: Assigned) -> list[Replicas]:
+        """Where partitions from `first` to `count` go; ApiError if there is no room for them."""
+        if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {name!r}: {count} partitions, not 1 to {PARTITIONS_PER_TOPIC_MAX:,}",
+            )
+        candidates = self._changes.candidates()
+        total = sum(one.replicas for one in candidates) + count - first
+        if total > self._config.partitions_max * len(candidates):
+            raise _too_many(name, total, self._config.partitions_max, len(candidates))
+        try:
+            if assigned is None:
+                return spread(candidates, count - first, REPLICATION_FACTOR, first)
+            return by_hand(candidates, assigned)
+        except BadPlacement as error:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"topic {name!r}: {error}") from None
 
     def check_overrides(self, overrides: Mapping[str, str]) -> None:
         """Raises INVALID_CONFIG unless these are options a topic can have."""
@@ -227,32 +260,40 @@ class Topics:
         except ConfigError as error:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
-    async def create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
+    async def create(
+        self, name: str, partition_count: int, overrides: Mapping[str, str], assigned: Assigned = None
+    ) -> Topic:
+        """Creates a topic; `assigned` says which brokers get each partition."""
         async with self._change:
-            self.check_new(name, partition_count, overrides)
-            return await self._create(name, partition_count, overrides)
+            replicas = self.check_new(name, partition_count, overrides, assigned)
+            return await self._create(name, replicas, overrides)
 
     async def create_own(self, name: str, overrides: Mapping[str, str], partition_count: int = 1) -> Topic:
-        """A topic that the brokers keep for themselves; the one that is there, if there is."""
+        """A topic that brokers keep for themselves; the one that is there, if there is."""
         async with self._change:
             found = self._by_name.get(name)
             if found is None:
-                self._check_room(name, partition_count, overrides)
-                found = await self._create(name, partition_count, overrides)
+                replicas = self._check_room(name, partition_count, overrides)
+                try:
+                    found = await self._create(name, replicas, overrides)
+                except ApiError as error:
+                    if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                        raise
+                    found = self.get(name)
             return found
 
-    async def _create(self, name: str, partition_count: int, overrides: Mapping[str, str]) -> Topic:
-        record = TopicRecord(name, new_uuid(), partition_count, dict(overrides))
-        replicas = self._changes.place(partition_count)
-        with storing():
-            await self._threads.run(lambda: self._make_directory(record))
+    async def _create(self, name: str, replicas: Sequence[Replicas], overrides: Mapping[str, str]) -> Topic:
+        record = TopicRecord(name, new_uuid(), len(replicas), dict(overrides))
+        if not self._shared:
+            with storing():
+                await self._threads.run(lambda: self._make_directory(record))
         try:
             with storing():
                 await self._changes.create_topic(name, record.id, replicas, overrides)
         except (ApiError, TopicExists) as error:
             self._leftovers = True
             # If it is not known whether the topic came to be, its directory stays.
-            if not isinstance(error.__cause__, Unknown):
+            if not self._shared and not isinstance(error.__cause__, Unknown):
                 await self._remove_directory(record)
             if isinstance(error, TopicExists):
                 raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists") from None
@@ -264,14 +305,14 @@ class Topics:
         if name in INTERNAL_TOPICS:
             return self.get(name)
         try:
-            return self._by_name.get(name) or await self.create(name, self._config.num_partitions, {})
+            return self._by_name.get(name) or await self.create(name, self.default_count(), {})
         except ApiError as error:
             if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
                 return self.get(name)
             raise
 
-    def check_growth(self, name: str, partition_count: int) -> Topic:
-        """Raises what growing this topic to `partition_count` would raise."""
+    def check_growth(self, name: str, partition_count: int, assigned: Assigned = None) -> list[Replicas]:
+        """Where the new partitions of a topic would go. Raises what growing it would raise."""
         topic = self.get(name)
         now = topic.partition_count
         if partition_count <= now:
@@ -279,25 +320,39 @@ class Topics:
                 ErrorCode.INVALID_PARTITIONS,
                 f"topic {name!r} has {now} partitions; the new count must be larger, not {partition_count}",
             )
-        self._check_count(name, partition_count, self.partition_count - now + partition_count)
-        return topic
+        if assigned is not None and len(assigned) != partition_count - now:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"topic {name!r}: {partition_count - now} new partitions need as many assignments, not"
+                f" {len(assigned)}",
+            )
+        return self._place(name, partition_count, now, assigned)
 
-    async def grow(self, name: str, partition_count: int) -> None:
+    async def grow(self, name: str, partition_count: int, assigned: Assigned = None) -> None:
+        """Adds partitions to a topic, up to `partition_count`."""
+
+        async def attempt() -> None:
+            replicas = self.check_growth(name, partition_count, assigned)
+            await self._changes.grow_topic(self._shown(name), replicas)
+
         async with self._change:
-            have = self.check_growth(name, partition_count).partition_count
-            replicas = self._changes.place(partition_count - have, have)
             self._leftovers = True
             with storing():
-                await self._changes.grow_topic(self._shown(name), replicas)
+                await self._changes.retried(topic_key(self.get(name).id), attempt)
 
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
         """Replaces the topic's own options."""
-        async with self._change:
+
+        async def attempt() -> None:
             self.get(name)
+            await self._changes.reconfigure_topic(self._shown(name), overrides)
+
+        async with self._change:
+            topic_id = self.get(name).id
             self.check_overrides(overrides)
             check_pinned(name, overrides)
             with storing():
-                await self._changes.reconfigure_topic(self._shown(name), overrides)
+                await self._changes.retried(topic_key(topic_id), attempt)
 
     async def refresh_options(self) -> None:
         """The broker's defaults have changed: every topic takes them over where it has no own value."""
@@ -320,13 +375,21 @@ class Topics:
 
     async def delete(self, name: str, forget: Forget | None = None) -> None:
         """Deletes a topic. `forget` drops what is kept under its name, before it can be created again."""
+
+        async def attempt() -> None:
+            if self.get(name).id != topic_id:
+                raise ApiError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} was recreated meanwhile"
+                )
+            await self._changes.delete_topic(
+                self._shown(name), self._clock.wall_ms(), self._deletions.outdated()
+            )
+
         async with self._change:
             topic_id = self.get(name).id
             self._leftovers = True
             with storing():
-                await self._changes.delete_topic(
-                    self._shown(name), self._clock.wall_ms(), self._deletions.outdated()
-                )
+                await self._changes.retried(topic_key(topic_id), attempt)
             if forget is not None:
                 await forget()
             self._deletions.forgotten(topic_id)
@@ -344,13 +407,14 @@ class Topics:
     async def tidy(self) -> None:
         """One round of the work that no client waits for: removes files and keys, describes topics."""
         await self._deletions.remove()
-        if self._leftovers:
+        if self._leftovers and not self._shared:
+            # In a cluster the controller does: it knows what others are about to create.
             async with self._change:
                 await self._sweep()
         async with self._change:
             count = min(len(self._undescribed), DESCRIBED_PER_ROUND)
             topics = [self._undescribed.popleft() for _ in range(count)]
-            topics = [topic for topic in topics if self._by_id.get(topic.id) is topic]
+            topics = [topic for topic in topics if self._by_id.get(topic.id) is topic and topic.held]
             if topics:
                 await self._threads.run(lambda: self._describe(topics))
 
@@ -364,25 +428,15 @@ class Topics:
     def _describe(self, topics: list[Topic]) -> None:
         for topic in topics:
             try:
-                if self._disk.exists(topic.path) and description(self._disk, topic.path) != topic.record:
+                there = self._disk.exists(topic.path)
+                if self._shared and not there:
+                    self._make_directory(topic.record)
+                elif there and description(self._disk, topic.path) != topic.record:
                     describe(self._disk, topic.path, topic.record)
             except OSError as error:
                 log.warning("topic %s: cannot write its description: %s", topic.name, error)
 
     # -- details --------------------------------------------------------------------------------
-
-    def _check_count(self, name: str, partition_count: int, total: int) -> None:
-        if not 1 <= partition_count <= PARTITIONS_PER_TOPIC_MAX:
-            raise ApiError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"topic {name!r}: {partition_count} partitions, not 1 to {PARTITIONS_PER_TOPIC_MAX:,}",
-            )
-        if total > self._config.partitions_max:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION,
-                f"topic {name!r}: the broker would hold {total:,} partitions;"
-                f" partitions.max={self._config.partitions_max:,}",
-            )
 
     def _shown(self, name: str) -> TopicImage:
         shown = self._image.find(name)
@@ -399,3 +453,11 @@ class Topics:
         """Nobody has written to it. Left there, it would be reported as a topic that was lost."""
         with suppress(OSError):
             await self._threads.run(lambda: self._disk.remove_tree(self._root / record.directory_name))
+
+
+def _too_many(name: str, total: int, most: int, brokers: int) -> ApiError:
+    who = "the broker" if brokers == 1 else f"the {brokers} brokers"
+    return ApiError(
+        ErrorCode.POLICY_VIOLATION,
+        f"topic {name!r}: {who} would hold {total:,} partitions; partitions.max={most:,}",
+    )

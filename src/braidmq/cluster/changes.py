@@ -12,7 +12,8 @@ that follows the image. What became of a commit whose answer is lost is found ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
@@ -26,9 +27,10 @@ from braidmq.cluster.metadata_store import (
     MetadataStore,
     ModRevision,
     Put,
+    StoreClosed,
     Unknown,
 )
-from braidmq.cluster.placement import Replicas
+from braidmq.cluster.placement import Candidate, Replicas
 from braidmq.cluster.records import (
     DeletedTopic,
     NextProducerId,
@@ -45,6 +47,8 @@ from braidmq.cluster.settlement import Writer, commit_settled
 REPLICATION_FACTOR = 1
 CHUNK = OPERATIONS_MAX - 1
 TRIES_MAX = 20
+GONE_LOOKS = 100
+GONE_PAUSE_S = 0.02
 
 Each = TypeVar("Each")
 
@@ -65,9 +69,38 @@ class Changes:
 
     # -- topics ---------------------------------------------------------------------------------
 
+    def candidates(self) -> list[Candidate]:
+        """The brokers that may take partitions, with what they hold; values of their own."""
+        return self._image.candidates(self._node_id)
+
     def place(self, count: int, first: int = 0) -> list[Replicas]:
         """Where new partitions go, the first of which has the number `first`."""
-        return placement.spread(self._image.candidates(self._node_id), count, REPLICATION_FACTOR, first)
+        return placement.spread(self.candidates(), count, REPLICATION_FACTOR, first)
+
+    async def retried(self, key: str, attempt: Callable[[], Awaitable[None]]) -> None:
+        """Makes a change of `key`; again if somebody else was faster, from what the image shows then."""
+        conflict: Conflict | None = None
+        for _ in range(TRIES_MAX):
+            try:
+                await attempt()
+                return
+            except Conflict as error:
+                conflict = error
+                await self._caught_up(key)
+        assert conflict is not None
+        raise conflict
+
+    async def _caught_up(self, key: str) -> None:
+        """Returns when the image shows what the store holds under a key now, or after a while."""
+        item = await self._store.get(self._image.key(key))
+        if item is not None:
+            await self._feed.reached(item.mod_revision)
+            return
+        # A deletion has no revision that could be asked for.
+        for _ in range(GONE_LOOKS):
+            if not self._image.mod_revision(key):
+                return
+            await asyncio.sleep(GONE_PAUSE_S)
 
     async def create_topic(
         self, name: str, topic_id: bytes, replicas: Sequence[Replicas], options: Mapping[str, str]
@@ -78,6 +111,8 @@ class Changes:
         try:
             await self.replace_topic(name, topic_id, replicas, options)
         except Conflict:
+            with suppress(StoreClosed):
+                await self._caught_up(records.name_key(name))
             raise TopicExists(name) from None
 
     async def replace_topic(

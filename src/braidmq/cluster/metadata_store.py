@@ -210,6 +210,10 @@ class MetadataStore(Protocol):
         """Forgets the changes up to a revision: a watch that is further behind is `Lost`."""
         ...
 
+    async def start(self) -> None:
+        """Begins to work; before anything else."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -2,7 +2,7 @@
 
     option        what an option is, and how its text becomes a value
     topic         what a topic may override
-    broker, group, transaction
+    broker, cluster, group, transaction
                   what belongs to a broker process
     server        these together as a broker's `Config`, and what may change in it while it runs
     loading       file, environment, command line

@@ -11,12 +11,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from braidmq.config.broker import BROKER
+from braidmq.config.cluster import CLUSTER
 from braidmq.config.group import CONSUMER_GROUPS, SHARE_GROUPS, STREAMS_GROUPS
 from braidmq.config.option import ConfigError, Option, find
+from braidmq.config.shards import SHARDS
 from braidmq.config.topic import TOPIC, TOPIC_BY_NAME, TopicConfig
 from braidmq.config.transaction import TRANSACTIONS
 
-SERVER: tuple[Option, ...] = (*BROKER, *CONSUMER_GROUPS, *TRANSACTIONS, *SHARE_GROUPS, *STREAMS_GROUPS)
+SERVER: tuple[Option, ...] = (
+    *BROKER,
+    *CLUSTER,
+    *CONSUMER_GROUPS,
+    *TRANSACTIONS,
+    *SHARE_GROUPS,
+    *STREAMS_GROUPS,
+    *SHARDS,
+)
 SERVER_BY_NAME: Mapping[str, Option] = {option.name: option for option in SERVER}
 
 GROUP: tuple[Option, ...] = tuple(
@@ -83,6 +93,13 @@ class Config:
 
     node_id: int
     cluster_name: str
+    store: str
+    store_token_file: str
+    rack: str
+    host_name: str
+    replace: bool
+    cluster_lease_ms: int
+    cluster_lease_renew_ms: int
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int
@@ -139,6 +156,9 @@ class Config:
     group_streams_num_standby_replicas: int
     group_streams_initial_rebalance_delay_ms: int
     group_streams_max_size: int
+    offsets_topic_num_partitions: int
+    transaction_state_log_num_partitions: int
+    share_coordinator_state_topic_num_partitions: int
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 

@@ -52,7 +52,13 @@ def made(broker: Broker, count: int = 4, node_id: int = 1) -> Shards[Ledger]:
 
 @pytest.mark.parametrize(
     ("key", "hashed"),
-    [("", 0), ("a", 97), ("hello world", 1794106052), ("polygenelubricants", -(2**31)), ("\U0001f600", 1772899)],
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello world", 1794106052),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 1772899),
+    ],
 )
 def test_a_key_is_hashed_as_java_does(key: str, hashed: int) -> None:
     """N4: clients of Kafka and its tools find the same partition."""
@@ -193,8 +199,13 @@ def test_loading_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
     async def story() -> None:
         async with embedded(tmp_path) as broker:
             found = made(broker, count=1)
-            await found.reach("k")
+            with pytest.raises(ApiError) as refused:
+                await found.reach("k")
+            assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            while found.is_loading:
+                await asyncio.sleep(0.001)
             assert not left
+            assert found.of("k")
 
     asyncio.run(story())
 

@@ -43,6 +43,9 @@ class TurnedClock:
     def monotonic(self) -> float:
         return self.now
 
+    def boottime(self) -> float:
+        return self.now
+
 
 class FaultyStore(KvStore):
     """Loses answers, or does not answer at all."""

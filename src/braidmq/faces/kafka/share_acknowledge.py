@@ -81,7 +81,7 @@ def check_names(face: KafkaFace, group_id: str | None, member_id: str | None) ->
         raise ApiError(ErrorCode.INVALID_REQUEST, "a share session needs a group id and a member id")
     if face.broker.in_cluster:
         return  # who leads a partition does not know the groups that others coordinate
-    if not isinstance(face.broker.coordinator.groups.find(group_id), ShareGroup):
+    if not isinstance(face.broker.groups.find(group_id), ShareGroup):
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
 

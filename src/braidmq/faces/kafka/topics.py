@@ -54,13 +54,13 @@ async def create_topics(
 
 
 async def _create_one(face: KafkaFace, wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
-    count = _partition_count(face, wanted)
+    count, assigned = _wanted(face, wanted)
     overrides = {each.name: each.value for each in wanted.configs if each.value is not None}
     topics = face.broker.topics
-    topics.check_new(wanted.name, count, overrides)
+    topics.check_new(wanted.name, count, overrides, assigned)
     topic_id = ZERO_UUID
     if not validate_only:
-        topic_id = (await topics.create(wanted.name, count, overrides)).id
+        topic_id = (await topics.create(wanted.name, count, overrides, assigned)).id
     config = face.broker.config.topic(overrides)
     return CreatableTopicResult(
         name=wanted.name,
@@ -78,38 +78,54 @@ async def _create_one(face: KafkaFace, wanted: CreatableTopic, validate_only: bo
     )
 
 
-def _partition_count(face: KafkaFace, wanted: CreatableTopic) -> int:
+def _wanted(face: KafkaFace, wanted: CreatableTopic) -> tuple[int, list[list[int]] | None]:
+    """How many partitions a new topic gets, and where each goes if the client says."""
     if wanted.assignments:
-        return _assigned_count(face, wanted)
-    if wanted.replication_factor not in (_DEFAULT, 1):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {wanted.name!r}: replication factor {wanted.replication_factor}, but there is 1 broker",
-        )
-    return face.broker.config.num_partitions if wanted.num_partitions == _DEFAULT else wanted.num_partitions
+        assigned = _assigned(wanted)
+        return len(assigned), assigned
+    _check_factor(face, wanted.name, wanted.replication_factor)
+    if wanted.num_partitions == _DEFAULT:
+        return face.broker.topics.default_count(), None
+    return wanted.num_partitions, None
 
 
-def _assigned_count(face: KafkaFace, wanted: CreatableTopic) -> int:
+def _check_factor(face: KafkaFace, name: str, factor: int) -> None:
+    if factor in (_DEFAULT, 1):
+        return
+    brokers = len(face.nodes())
+    if 1 < factor <= brokers:
+        why = "partitions are not replicated yet; choose 1, or leave it out"
+    elif brokers == 1:
+        why = "but there is 1 broker"
+    else:
+        why = f"but there are {brokers} brokers"
+    raise ApiError(
+        ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {name!r}: replication factor {factor}, {why}"
+    )
+
+
+def _assigned(wanted: CreatableTopic) -> list[list[int]]:
     if wanted.num_partitions != _DEFAULT or wanted.replication_factor != _DEFAULT:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"topic {wanted.name!r}: with an assignment, partition count and replication factor must be -1",
         )
-    indexes = sorted(each.partition_index for each in wanted.assignments)
-    if indexes != list(range(len(indexes))):
+    found = sorted((each.partition_index, each.broker_ids) for each in wanted.assignments)
+    if [index for index, _ in found] != list(range(len(found))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"topic {wanted.name!r}: assigned partitions are not 0 to n - 1",
         )
-    _check_assignment(face, wanted.name, [each.broker_ids for each in wanted.assignments])
-    return len(indexes)
+    assigned = [broker_ids for _, broker_ids in found]
+    _check_single(wanted.name, assigned)
+    return assigned
 
 
-def _check_assignment(face: KafkaFace, name: str, assigned: list[list[int]]) -> None:
-    if any(broker_ids != [face.node_id] for broker_ids in assigned):
+def _check_single(name: str, assigned: list[list[int]]) -> None:
+    if any(len(broker_ids) > 1 for broker_ids in assigned):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {name!r}: every partition must be assigned to broker {face.node_id} alone, the only one",
+            f"topic {name!r}: partitions are not replicated yet; assign each to one broker",
         )
 
 
@@ -159,14 +175,9 @@ async def create_partitions(
 
 
 async def _grow_one(face: KafkaFace, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
-    topic = face.broker.topics.check_growth(wanted.name, wanted.count)
-    if wanted.assignments is not None:
-        if len(wanted.assignments) != wanted.count - topic.partition_count:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"topic {wanted.name!r}: {wanted.count - topic.partition_count} new partitions need as many"
-                f" assignments, not {len(wanted.assignments)}",
-            )
-        _check_assignment(face, wanted.name, [each.broker_ids for each in wanted.assignments])
+    assigned = None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
+    face.broker.topics.check_growth(wanted.name, wanted.count, assigned)
+    if assigned is not None:
+        _check_single(wanted.name, assigned)
     if not validate_only:
-        await face.broker.topics.grow(wanted.name, wanted.count)
+        await face.broker.topics.grow(wanted.name, wanted.count, assigned)
