@@ -30,7 +30,7 @@ LOOK_S = 0.1
 SETTLED_S = 1.0
 """How long after the last fault all brokers know the newest metadata."""
 CLUSTER = "sim"
-SHARES = False
+SHARES = True
 
 
 class ClusterSimulation:

@@ -38,7 +38,12 @@ OPTIONS = {
     "group.share.auto.offset.reset": "earliest",
 }
 
-CLUSTER_OPTIONS = {"cluster.name": "sim"}
+CLUSTER_OPTIONS = {
+    "cluster.name": "sim",
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+    "share.coordinator.state.topic.num.partitions": 4,
+}
 
 
 class NodeClock:
