@@ -285,6 +285,7 @@ class Load:
                         left += page.high_watermark - await client.committed(group, "orders", index)
                     left += self.shares and sum(
                         not self._judge.shares[index].is_settled(offset)
+                        and not self._judge.is_given_up(index, offset)
                         for offset in range(page.high_watermark)
                     )
                 if left <= 0:
@@ -324,8 +325,8 @@ class Load:
         judge.group.conclude(
             ends, {index: await client.committed(READERS, "orders", index) for index in range(PARTITIONS)}
         )
-        for index in range(PARTITIONS if self.shares else 0):
-            judge.shares[index].conclude(ends[index])
+        if self.shares:
+            judge.conclude_shares(ends)
         judge.position_of(WALKER, await client.committed(WALKER, "orders", 0))
         await self._tell_topics(client)
         client.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.sim.client import PORT
 from tests.sim.disk import Crash, SimDisk
+from tests.sim.invariants import DELIVERIES_MAX
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
 from tests.sim.store import SimStore, StoreEnd
@@ -35,6 +36,7 @@ OPTIONS = {
     "index.interval.bytes": 256,
     "group.initial.rebalance.delay.ms": 0,
     "group.share.record.lock.duration.ms": 3000,
+    "group.share.delivery.count.limit": DELIVERIES_MAX,
     "group.share.auto.offset.reset": "earliest",
 }
 
