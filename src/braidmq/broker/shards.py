@@ -93,7 +93,15 @@ class ShardMap:
         shown = self.shown
         if shown is None:
             return NOBODY
-        partition = shown.partitions[self.index_of(key)]
+        return self._running_leader(shown.partitions[self.index_of(key)])
+
+    def leaders(self) -> list[int]:
+        """Every broker that coordinates something, NOBODY among them while one of them does not run."""
+        shown = self.shown
+        found = () if shown is None else (self._running_leader(one) for one in shown.partitions)
+        return sorted(dict.fromkeys(found))
+
+    def _running_leader(self, partition: PartitionImage | None) -> int:
         if partition is None:
             return NOBODY
         leader = partition.record.leader
@@ -109,7 +117,10 @@ class ShardMap:
                 await self._topics.create_own(self.topic_name, self._options, self._new_count())
             except ApiError as error:
                 # Another broker was faster, and the image will show it in a moment.
-                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                if error.code not in (
+                    ErrorCode.TOPIC_ALREADY_EXISTS,
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ):
                     raise
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
@@ -119,13 +130,15 @@ class ShardMap:
 class _Led(Generic[S]):
     """A shard that this broker leads."""
 
-    __slots__ = ("loaded", "loading", "partition", "shard")
+    __slots__ = ("loaded", "loading", "partition", "shard", "tried")
 
     def __init__(self, partition: InternalPartition, shard: S) -> None:
         self.partition = partition
         self.shard = shard
         self.loaded = False
         self.loading: asyncio.Task[None] | None = None
+        self.tried = asyncio.Event()
+        """Set when it is loaded, or was not the first time, or is led no more."""
 
 
 class Shards(ShardMap, Generic[S]):
@@ -197,10 +210,9 @@ class Shards(ShardMap, Generic[S]):
                 await self.loaded()
 
     async def loaded(self) -> None:
-        """Returns when every shard that is led here now is loaded, or led no more."""
-        loading = [led.loading for led in self._led.values() if led.loading is not None]
-        if loading:
-            await asyncio.wait(loading)
+        """Returns when every shard that is led here now is loaded, if it can be; those are tried again."""
+        for led in list(self._led.values()):
+            await led.tried.wait()
 
     # -- following the image --------------------------------------------------------------------
 
@@ -222,6 +234,7 @@ class Shards(ShardMap, Generic[S]):
         self._stopped = True
         for led in self._led.values():
             led.partition.on_lost = None
+            led.tried.set()
             if led.loading is not None:
                 led.loading.cancel()
             led.shard.stop()
@@ -259,6 +272,7 @@ class Shards(ShardMap, Generic[S]):
         led = self._led.pop(index)
         if led.loading is not None:
             led.loading.cancel()
+        led.tried.set()
         led.partition.resign()
         led.shard.resign()
 
@@ -288,11 +302,13 @@ class Shards(ShardMap, Generic[S]):
                     "%s: cannot be loaded, which is tried again in %.1f s: %s", led.partition, pause_s, error,
                     exc_info=None if known else error,
                 )  # fmt: skip
+            led.tried.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
             led.shard.resign()
             led.shard = self._make(led.partition)
         led.loaded, led.loading = True, None
+        led.tried.set()
         log.info("%s: loaded in %.3f s", led.partition, self._clock.monotonic() - began_s)
 
 

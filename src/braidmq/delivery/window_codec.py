@@ -75,6 +75,11 @@ def decode(content: bytes) -> tuple[int, list[StoredRun]]:
     return start_offset, runs
 
 
+def start_of(content: bytes) -> int:
+    """The start offset alone."""
+    return int.from_bytes(content[1:_START_END], "big")
+
+
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while at < len(content) and shift < _VARINT_BITS_MAX:
