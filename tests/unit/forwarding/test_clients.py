@@ -9,7 +9,14 @@ from typing import Any
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from unit.forwarding.cluster import Front
 
@@ -201,6 +208,109 @@ def test_transactions_span_leaders(front: Front) -> None:
     assert sorted(found) == sorted(
         f"{name}-True".encode() for name in ("tx-a", "tx-b", "tx-c") for _ in range(6)
     )
+
+
+def test_share_groups_read_from_all_leaders(front: Front) -> None:
+    """N5: two members of a share group get every record, and what they accept is not handed out again."""
+    make_topic(front, "t")
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": front.address})
+    group = ConfigResource(ResourceType.GROUP, "sharers", incremental_configs=[entry])
+    admin.incremental_alter_configs([group])[group].result(20)
+    settings = {
+        "bootstrap.servers": front.address,
+        "group.id": "sharers",
+        "share.acknowledgement.mode": "explicit",
+    }
+    members = [confluent_kafka.ShareConsumer(settings) for _ in range(2)]
+    for member in members:
+        member.subscribe(["t"])
+    found: list[int] = []
+    produced = False
+    deadline = time.monotonic() + 40
+    while len(found) < 120 and time.monotonic() < deadline:
+        for member in members:
+            for message in member.poll(0.3):
+                assert message.error() is None
+                member.acknowledge(message)
+                found.append(int(message.value()))
+            member.commit_sync(10)
+        if not produced:
+            produce(front, "t", 120)
+            produced = True
+    assert sorted(found) == list(range(120))
+    for member in members:
+        assert list(member.poll(0.5)) == []
+        member.close()
+
+
+def test_administration_reaches_every_coordinator_and_leader(front: Front) -> None:
+    """N5: groups of all coordinators are listed, described and deleted, records deleted at all leaders."""
+    make_topic(front, "t")
+    produce(front, "t", 60)
+    groups = [f"group-{number}" for number in range(4)]
+    for group in groups:
+        consumer = consuming(front, group)
+        consumer.commit(
+            offsets=[confluent_kafka.TopicPartition("t", at, 3) for at in range(6)], asynchronous=False
+        )
+        consumer.close()
+    admin = AdminClient({"bootstrap.servers": front.address})
+    listed = admin.list_consumer_groups().result(20)
+    assert listed.errors == []
+    assert sorted(one.group_id for one in listed.valid) == groups
+    described = admin.describe_consumer_groups(groups)
+    assert {name: one.result(20).state.name for name, one in described.items()} == dict.fromkeys(
+        groups, "EMPTY"
+    )
+    for one in admin.list_consumer_group_offsets(
+        [confluent_kafka.ConsumerGroupTopicPartitions(groups[1])]
+    ).values():
+        assert [part.offset for part in one.result(20).topic_partitions] == [3] * 6
+    deleted = admin.delete_records([confluent_kafka.TopicPartition("t", at, 4) for at in range(6)])
+    assert {one.result(20).low_watermark for one in deleted.values()} == {4}
+    ends = admin.list_offsets(
+        {
+            confluent_kafka.TopicPartition("t", at): confluent_kafka.admin.OffsetSpec.earliest()
+            for at in range(6)
+        }
+    )
+    assert {one.result(20).offset for one in ends.values()} == {4}
+    for gone in admin.delete_consumer_groups(groups).values():
+        gone.result(20)
+    assert admin.list_consumer_groups().result(20).valid == []
+
+
+def test_consumed_offsets_are_part_of_a_transaction(front: Front) -> None:
+    """N5: read, write and commit of offsets, with group, transaction and partitions on different brokers."""
+    make_topic(front, "in")
+    make_topic(front, "out")
+    produce(front, "in", 60)
+    consumer = consuming(front, "copiers")
+    consumer.subscribe(["in"])
+    producer = confluent_kafka.Producer({"bootstrap.servers": front.address, "transactional.id": "copier-7"})
+    producer.init_transactions(30)
+    copied = 0
+    deadline = time.monotonic() + 40
+    while copied < 60 and time.monotonic() < deadline:
+        messages = consumer.consume(20, 0.5)
+        if not messages:
+            continue
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce("out", value=message.value(), partition=message.partition())
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
+        )
+        producer.commit_transaction(30)
+        copied += len(messages)
+    committed = consumer.committed([confluent_kafka.TopicPartition("in", at) for at in range(6)], 20)
+    assert [part.offset for part in committed] == [10] * 6
+    consumer.close()
+    reader = consuming(front, "readers", **{"isolation.level": "read_committed"})
+    reader.assign([confluent_kafka.TopicPartition("out", at, 0) for at in range(6)])
+    assert sorted(map(int, values(reader, 60))) == list(range(60))
+    reader.close()
 
 
 @pytest.fixture(autouse=True)
