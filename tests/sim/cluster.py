@@ -30,6 +30,7 @@ LOOK_S = 0.1
 SETTLED_S = 1.0
 """How long after the last fault all brokers know the newest metadata."""
 CLUSTER = "sim"
+SHARES = True
 
 
 class ClusterSimulation:
@@ -64,6 +65,7 @@ class ClusterSimulation:
         await asyncio.gather(*(one.come_back() for one in machines))
         first_day = self._store.kv.dump()
         load = ClusterLoad(loop, self._client, judge, self._coordinated)
+        load.shares = SHARES
         load.start()
         looking = loop.create_task(self._look())
         until_s = loop.time() + FAULTS_S

@@ -223,7 +223,19 @@ class ShareMember:
             leader = await self._client.to_leader("orders", index)
             led.setdefault(leader.broker, (leader, []))[1].append(index)
         for leader, indexes in led.values():
-            await self._fetch_from(leader, orders, indexes)
+            try:
+                await self._fetch_from(leader, orders, indexes)
+            except (Lost, Refused) as error:
+                if len(led) == 1:
+                    raise
+                # What others have given it it keeps.
+                leader.close()
+                self._client.forget()
+                self._sessions.pop(leader.broker, None)
+                for index in indexes:
+                    self._given.pop(index, None)
+                if isinstance(error, Refused) and error.code not in FIRED:
+                    self._judge.refused("a sharer", error.code)
 
     async def _fetch_from(self, leader: Client, orders: bytes, indexes: list[int]) -> None:
         accepted = {index: self._given.pop(index) for index in indexes if index in self._given}

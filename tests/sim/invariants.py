@@ -18,6 +18,8 @@ from braidmq.wire.errors import ErrorCode
 
 PARTITIONS = 2
 """Of each topic that is judged."""
+DELIVERIES_MAX = 10
+"""After which a share group gives a record up."""
 UNBOUNDED = 1 << 30
 """A broker that dies may forget how often it has delivered something, so nobody counts."""
 EXCUSED = {
@@ -80,6 +82,17 @@ class Judge:
 
     def died(self, broker: str) -> None:
         """A broker is about to lose its power."""
+
+    def is_given_up(self, index: int, offset: int) -> bool:
+        """Whether the share group may have gone past a record that it has delivered as often as it may."""
+        return self._counts[index].get(offset, 0) + self._asked[index] >= DELIVERIES_MAX
+
+    def conclude_shares(self, ends: dict[int, int]) -> None:
+        for index, end in ends.items():
+            for offset in range(end):
+                if self.is_given_up(index, offset):
+                    self.shares[index].given_up(offset)
+            self.shares[index].conclude(end)
 
     def complain(self, text: str) -> None:
         if len(self.complaints) < 20:

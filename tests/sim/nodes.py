@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.sim.client import PORT
 from tests.sim.disk import Crash, SimDisk
+from tests.sim.invariants import DELIVERIES_MAX
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
 from tests.sim.store import SimStore, StoreEnd
@@ -35,10 +36,16 @@ OPTIONS = {
     "index.interval.bytes": 256,
     "group.initial.rebalance.delay.ms": 0,
     "group.share.record.lock.duration.ms": 3000,
+    "group.share.delivery.count.limit": DELIVERIES_MAX,
     "group.share.auto.offset.reset": "earliest",
 }
 
-CLUSTER_OPTIONS = {"cluster.name": "sim"}
+CLUSTER_OPTIONS = {
+    "cluster.name": "sim",
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+    "share.coordinator.state.topic.num.partitions": 4,
+}
 
 
 class NodeClock:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from braidmq.broker import group_coordinator, share_delivery, txn_coordinator
+from braidmq.broker import group_coordinator, share_coordinator, txn_coordinator
 from braidmq.broker.share_records import STATE_TOPIC as SHARE_STATE_TOPIC
 from braidmq.broker.topic import DIRECTORY_NAME_CHARACTERS, TopicRecord, directory_name
 from braidmq.broker.topic_directories import (
@@ -35,7 +35,7 @@ from braidmq.platform.randomness import new_uuid
 KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _INTERNAL_OPTIONS = {
     OFFSETS_TOPIC: group_coordinator.TOPIC_OPTIONS,
-    SHARE_STATE_TOPIC: share_delivery.TOPIC_OPTIONS,
+    SHARE_STATE_TOPIC: share_coordinator.TOPIC_OPTIONS,
     txn_coordinator.STATE_TOPIC: txn_coordinator.TOPIC_OPTIONS,
 }
 

@@ -15,11 +15,10 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braidmq.broker import share_delivery, share_records
+from braidmq.broker import share_coordinator, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
@@ -34,8 +33,10 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
-from braidmq.broker.shards import ShardMap
+from braidmq.broker.shards import Shards
+from braidmq.broker.share_coordinator import ShareCoordinator
 from braidmq.broker.share_delivery import ShareDelivery
+from braidmq.broker.share_persister import SharePersister
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_gate import TxnGate
@@ -103,7 +104,6 @@ class Broker:
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
         self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
-        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.node_id = config.node_id
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
@@ -120,14 +120,6 @@ class Broker:
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
         self.groups = self._new_groups()
-        self.share_map = ShardMap(
-            image,
-            self.topics,
-            config.node_id,
-            share_records.STATE_TOPIC,
-            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
-            share_delivery.TOPIC_OPTIONS,
-        )
         self._transaction_settings = _transaction_settings(config)
         txn_peers = TxnPeers(self.peers)
         self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
@@ -144,7 +136,20 @@ class Broker:
         )
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
-        self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
+        self.share_state = Shards(
+            image,
+            self.topics,
+            config.node_id,
+            share_records.STATE_TOPIC,
+            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            share_coordinator.TOPIC_OPTIONS,
+            lambda partition: ShareCoordinator(partition, self.topics.was_deleted),
+            self.clock,
+        )
+        self.share_persister = SharePersister(self.share_state, self.node_id)
+        self.share_delivery = ShareDelivery(
+            self.topics, self.clock, self.group_options.share, self.share_persister
+        )
         self._active_names: set[str] = set()
         self._stopping: asyncio.Future[None] | None = None
 
@@ -175,11 +180,10 @@ class Broker:
         self.groups.start()
         if not self.in_cluster:
             await self.groups.loaded()
-        for group_id in self.share_delivery.load():
-            with suppress(ApiError):  # its coordinator is another broker, or will read of it
-                (await self.groups.reach(group_id)).groups.add_share(group_id)
+        await self._load_share_state()
         self.transactions.start()
-        await self.transactions.loaded()
+        if not self.in_cluster:
+            await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -188,6 +192,20 @@ class Broker:
             (TRANSACTIONS_CHECK_S, self.tend_transactions),
             (TIDY_S, self._tidy),
         )
+
+    async def _load_share_state(self) -> None:
+        self.share_state.start()
+        for follower in (self.share_state, self.share_persister, self.share_delivery):
+            self.metadata.feed.listen(follower.follow)
+        if self.in_cluster:
+            return  # groups are known from what their coordinators have written
+        await self.share_state.loaded()
+        for group_id in self._groups_with_share_state():
+            # Before coordinators wrote down which share groups there are, only their state said so.
+            (await self.groups.reach(group_id)).groups.add_share(group_id)
+
+    def _groups_with_share_state(self) -> dict[str, None]:
+        return {key.group_id: None for shard in self.share_state for key in shard}
 
     def _load_metadata(self) -> None:
         """Takes what the image shows, and follows it from here on; nothing is awaited in between."""
@@ -218,6 +236,8 @@ class Broker:
         self._opener.stop()
         self.groups.stop()
         self.share_delivery.stop()
+        self.share_persister.stop()
+        self.share_state.stop()
         self.transactions.stop()
         await self.peers.close()
         await asyncio.gather(self.markers.stop(), self._txn_questions.stop())
@@ -315,12 +335,18 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.groups.expire()
-        if self.in_cluster:
-            return  # windows of share groups are with other brokers, too: such a group stays until deleted
-        reading = {part.key.group_id for part in self.share_delivery}
+        reading = self._groups_with_share_state()
         for group in list(self.groups.all_groups()):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
+                await self._expire_share_group(group)
+
+    async def _expire_share_group(self, group: ShareGroup) -> None:
+        """Deletes a group without members, unless some broker keeps delivery state for it."""
+        try:
+            if not await self.share_persister.of_group(group.group_id) and not group.members:
                 await self.groups.of(group.group_id).delete_group(group.group_id)
+        except ApiError as error:
+            log.info("group %s is kept for now: %s", group.group_id, error)
 
     async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""

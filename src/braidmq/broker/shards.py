@@ -93,7 +93,15 @@ class ShardMap:
         shown = self.shown
         if shown is None:
             return NOBODY
-        partition = shown.partitions[self.index_of(key)]
+        return self._running_leader(shown.partitions[self.index_of(key)])
+
+    def leaders(self) -> list[int]:
+        """Every broker that coordinates something, NOBODY among them while one of them does not run."""
+        shown = self.shown
+        found = () if shown is None else (self._running_leader(one) for one in shown.partitions)
+        return sorted(dict.fromkeys(found))
+
+    def _running_leader(self, partition: PartitionImage | None) -> int:
         if partition is None:
             return NOBODY
         leader = partition.record.leader

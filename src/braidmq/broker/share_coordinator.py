@@ -6,8 +6,8 @@ writes what changes. Two epochs keep others out, as in Kafka:
 
     leader epoch   of the partition. A leader of an older epoch is refused with FENCED_LEADER_EPOCH; a read
                    under a newer one is written down before it is answered.
-    state epoch    rises when the state is set anew, such as by AlterShareGroupOffsets. A leader that still has
-                   the window of before is refused with FENCED_STATE_EPOCH and has to read again.
+    state epoch    rises when the state is set anew, such as by AlterShareGroupOffsets. A leader that still
+                   has the window of before is refused with FENCED_STATE_EPOCH and has to read again.
 
 A new state takes an epoch no lower than the end of the shard's log, which only grows. So a state that was
 deleted and made again has another epoch than before, though nothing of the old one is kept.

@@ -1,9 +1,17 @@
-"""Delivery to share groups: every (group, partition) that is read in one has a window, kept durable here.
+"""Delivery to share groups: a window for every (group, partition) that is led here and read in the group.
 
-A window's changes go to the internal topic `__share_group_state` (`share_records`): its start before the
-first record is handed out, verdicts before they are confirmed, and what came back by time-out as it happens.
-That a record was handed out is written with the next of these: a crash in between may cost a delivery count,
-never an acknowledgement. On start the windows are read back, and nobody holds anything.
+A window lives with the leader of its partition; its state is kept by the share coordinator, on this broker or
+another (`share_persister`). The window is made when the partition is first read: from what the coordinator
+has, or, if that is nothing, where `share.auto.offset.reset` says. The leader makes that first state, because
+it alone knows the log; the coordinator takes it only if there still is none. No group coordinator takes part.
+
+Where a window begins is written before the first record is handed out, verdicts before they are confirmed,
+and what came back by time-out as it happens. That a record was handed out is written with the next of these:
+a crash in between may cost a delivery count, never an acknowledgement. After a restart nobody holds anything.
+
+A write that the coordinator refuses as fenced drops the window: another broker leads the partition, or
+somebody has moved the group. The next read of the partition reads the state again. As a share session begins
+the state's epoch is asked for, too: a window with nothing to hand out writes nothing and would not find out.
 
 One timer serves all windows: it is set to the earliest time at which a lock ends.
 """
@@ -17,30 +25,23 @@ from typing import NamedTuple
 
 from braidmq.broker.alarm import Alarm
 from braidmq.broker.archived_summary import ArchivedSummary
-from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.opening import opened
 from braidmq.broker.outcomes import Isolation
 from braidmq.broker.replica import Replica
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
-from braidmq.broker.share_records import (
-    STATE_TOPIC,
-    SharePartitionKey,
-    StoredWindow,
-    StoredWindows,
-    tombstones,
-)
+from braidmq.broker.share_persister import Saving, SharePersister
+from braidmq.broker.share_records import SharePartitionKey, StoredWindow
 from braidmq.broker.topics import Topics
+from braidmq.cluster.image import Delta
 from braidmq.deadlines import Deadlines
 from braidmq.delivery.status import Acknowledgement, DeliveryLimits
-from braidmq.delivery.window import DeliveryWindow
-from braidmq.delivery.window_codec import BadState
 from braidmq.platform.clock import Clock
 from braidmq.reset import Reset, ResetKind
 from braidmq.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger("braid.share")
 
-TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
+Failures = dict[SharePartitionKey, ApiError]
 
 
 class ShareOptions(NamedTuple):
@@ -56,16 +57,24 @@ class ShareOptions(NamedTuple):
 class ShareDelivery:
     """All windows of this broker."""
 
-    def __init__(self, topics: Topics, clock: Clock, options_of: Callable[[str], ShareOptions]) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        clock: Clock,
+        options_of: Callable[[str], ShareOptions],
+        persister: SharePersister,
+    ) -> None:
         self._topics = topics
         self._clock = clock
         self._options_of = options_of
-        self._state = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
+        self._persister = persister
+        persister.on_fenced = self._on_fenced
         self._parts: dict[SharePartitionKey, SharePartition] = {}
-        self._opening = asyncio.Lock()
+        self._loading: dict[SharePartitionKey, asyncio.Task[Failures]] = {}
         self._deadlines: Deadlines[SharePartitionKey] = Deadlines()
         self._alarm = Alarm(clock, self._on_due)
-        self._archived = ArchivedSummary(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._archived = ArchivedSummary(self._loop)
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(self._parts.values())
@@ -74,77 +83,107 @@ class ShareDelivery:
         """The time locks live in; it never goes back."""
         return int(self._clock.monotonic() * 1000)
 
-    # -- start and end --------------------------------------------------------------------------
-
-    def load(self) -> frozenset[str]:
-        """Reads the windows of an earlier run, before clients are accepted; the groups that have some."""
-        found = StoredWindows()
-        for record_key, value in self._state.stored():
-            found.record(record_key, value)
-        if found.unreadable:
-            log.warning("cannot read %d records of %s; they are skipped", found.unreadable, STATE_TOPIC)
-        for key, stored in found.windows.items():
-            partition = self._partition(key)
-            if partition is None:
-                # The broker went down between deleting the topic and forgetting what was kept for it.
-                # Without a record of that the topic may be set aside, and come back.
-                if self._topics.was_deleted(key.topic_id):
-                    self._state.append(tombstones(key))
-            else:
-                committed = self._options_of(key.group_id).committed
-                window = self._restore(key, stored)
-                part = self._parts[key] = SharePartition(key, partition, window, committed)
-                self._set_deadline(part)
-        return frozenset(key.group_id for key in self._parts)
-
-    def _restore(self, key: SharePartitionKey, stored: StoredWindow) -> DeliveryWindow:
-        limits = self._options_of(key.group_id).limits
-        try:
-            return DeliveryWindow.restore(stored.snapshot, stored.deltas, limits, self.now_ms())
-        except BadState as error:
-            # Batches have checksums, so this is a mistake of ours; a group that reads again loses nothing.
-            log.error("group %s: cannot read its delivery state, starting over: %s", key.group_id, error)
-            return DeliveryWindow(0, limits)
-
     def stop(self) -> None:
         """Takes nothing back any more; after the next start nobody holds anything."""
         self._alarm.stop()
         self._archived.write()
+        for task in dict.fromkeys(self._loading.values()):
+            task.cancel()
 
     # -- windows --------------------------------------------------------------------------------
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
-        """The window, unless there is none or the topic is being deleted."""
+        """The window, unless there is none, the topic is being deleted, or another broker leads it."""
         part = self._parts.get(key)
-        return part if part is not None and self._partition(key) is part.partition else None
+        return part if part is not None and self._holds(part) else None
 
     def of_group(self, group_id: str) -> list[SharePartition]:
         return [part for part in self._parts.values() if part.key.group_id == group_id]
 
-    async def open(self, keys: Iterable[SharePartitionKey]) -> None:
-        """Opens the partitions, and makes the windows that are not there yet; those are on disk on return."""
+    async def open(self, keys: Iterable[SharePartitionKey], again: bool = False) -> Failures:
+        """Opens the partitions that are led here, and makes the windows that are not there yet.
+
+        Where they begin is on disk on return. Those that could not be made are answered with why. `again`
+        asks the coordinator also for windows that are there, whether they still count.
+        """
         keys = list(keys)
         await opened(found for key in keys if (found := self._partition(key)) is not None)
-        missing = [key for key in keys if key not in self._parts]
-        if not missing:
-            return
-        await self._state.open()
-        async with self._opening:
-            made = []
-            for key in missing:
-                partition = self._partition(key)
-                if key not in self._parts and partition is not None:
-                    made.append(await self._begin(key, partition))
-            await self.save(made)
-            for part in made:
-                if self._partition(part.key) is not None:
-                    self._parts[part.key] = part
+        wanted = [
+            key for key in keys if (again or key not in self._parts) and self._partition(key) is not None
+        ]
+        if not wanted:
+            return {}
+        await self._persister.ensure()
+        begun = [key for key in wanted if key not in self._loading]
+        if begun:
+            task = self._loop.create_task(self._load(begun), name="share-windows")
+            self._loading.update(dict.fromkeys(begun, task))
+        loading = dict.fromkeys(self._loading[key] for key in wanted if key in self._loading)
+        await asyncio.wait(loading)
+        failures: Failures = {}
+        for task in loading:
+            failures.update(_failures(task, wanted))
+        return failures
 
-    async def _begin(self, key: SharePartitionKey, partition: Replica) -> SharePartition:
-        first_offset = await self._first_offset(partition, self._options_of(key.group_id).reset)
-        options = self._options_of(key.group_id)
-        window = DeliveryWindow(first_offset, options.limits)
-        return SharePartition(key, partition, window, options.committed)
+    async def _load(self, keys: list[SharePartitionKey]) -> Failures:
+        try:
+            held = {key: replica for key in keys if (replica := self._partition(key)) is not None}
+            found = await self._persister.read({key: one.leader_epoch for key, one in held.items()})
+            starts = {
+                key: await self._first_offset(held[key], self._options_of(key.group_id).reset)
+                for key, stored in found.items()
+                if stored is None
+            }
+            if starts:
+                begun = await self._persister.begin(starts)
+                found.update({key: error for key, error in begun.items() if error is not None})
+                again = {key: held[key].leader_epoch for key, error in begun.items() if error is None}
+                found.update(await self._persister.read(again))
+            failures: Failures = {}
+            for key, stored in found.items():
+                if isinstance(stored, StoredWindow):
+                    self._take(key, stored)
+                else:
+                    self._drop(self._parts.get(key))
+                    failures[key] = stored or ApiError(
+                        ErrorCode.COORDINATOR_NOT_AVAILABLE, "the delivery state was deleted; ask again"
+                    )
+            return failures
+        finally:
+            for key in keys:
+                self._loading.pop(key, None)
+
+    def _take(self, key: SharePartitionKey, stored: StoredWindow) -> None:
+        """Makes the window of a state that was read, unless it is there."""
+        part, partition = self._parts.get(key), self._partition(key)
+        if part is not None and part.state_epoch == stored.state_epoch and self._holds(part):
+            return
+        self._drop(part)
+        if partition is not None:
+            options = self._options_of(key.group_id)
+            made = SharePartition(key, partition, stored, options.limits, self.now_ms(), options.committed)
+            self._parts[key] = made
+            self._set_deadline(made)
+
+    def _holds(self, part: SharePartition) -> bool:
+        return self._partition(part.key) is part.partition and part.is_led
+
+    def _drop(self, part: SharePartition | None) -> None:
+        """Forgets a window, but not its state; who waits for its records asks again."""
+        if part is not None and self._parts.get(part.key) is part:
+            del self._parts[part.key]
+            self._deadlines.drop(part.key)
+            part.notify()
+
+    def _on_fenced(self, part: SharePartition) -> None:
+        log.info("group %s, %s: the delivery state was taken over", part.key.group_id, part.partition)
+        self._drop(part)
+
+    def follow(self, delta: Delta) -> None:
+        """Lets go of windows whose partition another broker leads, or nobody any more."""
+        if delta.partitions or delta.topics:
+            for part in [part for part in self._parts.values() if not self._holds(part)]:
+                self._drop(part)
 
     async def _first_offset(self, partition: Replica, reset: Reset) -> int:
         if reset.kind is ResetKind.EARLIEST:
@@ -157,21 +196,15 @@ class ShareDelivery:
         return partition.high_watermark
 
     async def move(self, key: SharePartitionKey, offset: int) -> None:
-        """Lets the group begin at `offset`, whatever it has settled."""
-        partition = self._partition(key)
-        if partition is None:
-            raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {key.partition}"
-            )
-        options = self._options_of(key.group_id)
-        await self._state.open()
-        part = SharePartition(key, partition, DeliveryWindow(offset, options.limits), options.committed)
-        await self.save([part])
-        self._parts[key] = part
+        """Lets the group begin at `offset`, whatever it has settled, wherever the partition is led."""
+        await self._persister.ensure()
+        await self._persister.move(key, offset)
+        self._drop(self._parts.get(key))
 
     def _partition(self, key: SharePartitionKey) -> Replica | None:
         topic = self._topics.find_by_id(key.topic_id)
-        return None if topic is None else topic.held.get(key.partition)
+        replica = None if topic is None else topic.held.get(key.partition)
+        return replica if replica is not None and replica.leads else None
 
     def relimit(self, group_id: str) -> None:
         """The group's options have changed."""
@@ -203,26 +236,17 @@ class ShareDelivery:
             part.notify()
         self._write_or_log(released)
 
-    def append(self, parts: Iterable[SharePartition]) -> int | None:
-        """Writes what has changed; the offset at which it is durable, None if nothing was written."""
-        taken = [(part, record) for part in parts if (record := part.take_record()) is not None]
-        if not taken:
-            return None
-        try:
-            return self._state.append([record for _, record in taken])
-        except ApiError:
-            for part, _ in taken:
-                part.rewrite()
-            raise
+    def append(self, parts: Iterable[SharePartition]) -> Saving | None:
+        """Begins to write what has changed; None if nothing has. ApiError if it cannot be written."""
+        saving = self._persister.write(parts)
+        return None if saving.is_empty else saving
 
     async def save(self, parts: Iterable[SharePartition]) -> None:
         """Writes what has changed and returns when it is on disk."""
-        durable_at = self.append(parts)
-        if durable_at is not None:
-            await self.durable(durable_at)
-
-    async def durable(self, offset: int) -> None:
-        await self._state.durable(offset)
+        saving = self.append(parts)
+        if saving is not None:
+            for error in (await saving.settled()).values():
+                raise error
 
     def _write_or_log(self, parts: list[SharePartition]) -> None:
         try:
@@ -237,21 +261,28 @@ class ShareDelivery:
 
     # -- forgetting -----------------------------------------------------------------------------
 
-    async def forget(self, parts: Iterable[SharePartition]) -> None:
-        """Drops windows for good; on disk on return."""
-        gone = list(parts)
-        for part in gone:
-            self._parts.pop(part.key, None)
-            self._deadlines.drop(part.key)
-            part.notify()
-        if gone:
-            await self.durable(self._state.append([r for part in gone for r in tombstones(part.key)]))
+    async def forget(self, keys: Iterable[SharePartitionKey]) -> None:
+        """Drops windows and their states for good, wherever they are kept; on disk on return."""
+        gone = list(keys)
+        for error in (await self._persister.delete(gone)).values():
+            if error is not None:
+                raise error
+        for key in gone:
+            self._drop(self._parts.get(key))
 
     async def forget_topic(self, topic_id: bytes) -> None:
-        await self.forget([part for part in self._parts.values() if part.key.topic_id == topic_id])
+        """Drops the windows of a topic that was deleted, and the states that are kept on this broker.
+
+        Other brokers forget theirs when they see the deletion.
+        """
+        for part in [part for part in self._parts.values() if part.key.topic_id == topic_id]:
+            self._drop(part)
+        await self._persister.forget_topic(topic_id)
 
     async def forget_group(self, group_id: str) -> None:
-        await self.forget(self.of_group(group_id))
+        await self.forget(await self._persister.of_group(group_id))
+        for part in self.of_group(group_id):
+            self._drop(part)
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -272,3 +303,11 @@ class ShareDelivery:
                 ticked.append(part)
         self._write_or_log(ticked)
         self._alarm.set(self._deadlines.next_ms())
+
+
+def _failures(task: asyncio.Task[Failures], wanted: list[SharePartitionKey]) -> Failures:
+    """What kept a task from loading windows."""
+    if task.cancelled():
+        stopping = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is stopping")
+        return dict.fromkeys(wanted, stopping)
+    return {key: error for key, error in task.result().items() if key in wanted}

@@ -16,13 +16,22 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from braidmq.broker.internal_topic import KeyValue
 from braidmq.broker.outcomes import Isolation, NotReady
 from braidmq.broker.replica import Replica
-from braidmq.broker.share_records import DELTAS_MAX, SharePartitionKey, delta_key, snapshot_key
+from braidmq.broker.share_coordinator import StateChange
+from braidmq.broker.share_records import DELTAS_MAX, SharePartitionKey, StoredWindow
 from braidmq.delivery import window_codec
-from braidmq.delivery.status import SETTLED, Acknowledgement, Acquired, Archived, LogRange, NotHeld
+from braidmq.delivery.status import (
+    SETTLED,
+    Acknowledgement,
+    Acquired,
+    Archived,
+    DeliveryLimits,
+    LogRange,
+    NotHeld,
+)
 from braidmq.delivery.window import DeliveryWindow, joined
+from braidmq.delivery.window_codec import BadState
 from braidmq.log.aborted_transactions import Aborted
 from braidmq.log.files import FileSlice
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -72,19 +81,41 @@ class LogBatch(NamedTuple):
 class SharePartition:
     """Delivery of one partition to one group; the owner stores what changes."""
 
-    __slots__ = ("_slot", "_watchers", "committed", "key", "partition", "window")
+    __slots__ = ("_slot", "_watchers", "committed", "coordinator_key", "key", "leader_epoch", "partition",
+                 "state_epoch", "window")  # fmt: skip
 
     def __init__(
-        self, key: SharePartitionKey, partition: Replica, window: DeliveryWindow, committed: bool = False
+        self,
+        key: SharePartitionKey,
+        partition: Replica,
+        stored: StoredWindow,
+        limits: DeliveryLimits,
+        now_ms: int,
+        committed: bool = False,
     ) -> None:
+        """Goes on where the stored window ends, under the partition's leader epoch."""
         self.key = key
+        self.coordinator_key = key.coordinator_key
         self.partition = partition
-        self.window = window
+        self.leader_epoch = partition.leader_epoch
+        self.state_epoch = stored.state_epoch
         self.committed = committed
         """Whether records of transactions are handed out only when they are committed; may change."""
-        self._slot: int | None = None
-        """Where the next delta goes; None: a snapshot is due."""
+        self._slot: int | None = len(stored.deltas)
+        """Changes since the last snapshot; None: a snapshot is due."""
         self._watchers: dict[AvailabilityWatcher, None] = {}
+        try:
+            self.window = DeliveryWindow.restore(stored.snapshot, stored.deltas, limits, now_ms)
+        except BadState as error:
+            # Batches have checksums, so this is a mistake of ours; a group that reads again loses nothing.
+            log.error("group %s: cannot read its delivery state, starting over: %s", key.group_id, error)
+            self.window = DeliveryWindow(0, limits)
+            self._slot = None
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the partition is still led under the epoch in which the window was read."""
+        return self.partition.leader_epoch == self.leader_epoch
 
     # -- handing out ----------------------------------------------------------------------------
 
@@ -197,19 +228,19 @@ class SharePartition:
 
     # -- storing --------------------------------------------------------------------------------
 
-    def take_record(self) -> KeyValue | None:
+    def take_change(self) -> StateChange | None:
         """What has to be written so that a restart continues here; None if nothing changed."""
         if self._slot is None or self._slot >= DELTAS_MAX:
             self._slot = 0
-            return snapshot_key(self.key), self.window.snapshot()
+            return StateChange(self.state_epoch, self.leader_epoch, self.window.snapshot(), is_whole=True)
         delta = self.window.take_delta()
         if delta is None:
             return None
         self._slot += 1
-        return delta_key(self.key, self._slot - 1), delta
+        return StateChange(self.state_epoch, self.leader_epoch, delta, is_whole=False)
 
     def rewrite(self) -> None:
-        """What was taken could not be written: the next record has to say everything."""
+        """What was taken could not be written, or nobody knows: the next change has to say everything."""
         self._slot = None
 
     # -- waiting --------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import TypeVar
 
+from braidmq.broker.shards import NOBODY, Shards
 from braidmq.broker.share_coordinator import (
     FIRST_EPOCH,
     NewState,
@@ -24,9 +26,10 @@ from braidmq.broker.share_coordinator import (
     StateChange,
     StateSummary,
 )
+from braidmq.broker.share_coordinators import LocalCoordinators, RemoteCoordinators
 from braidmq.broker.share_partition import SharePartition
 from braidmq.broker.share_records import SharePartitionKey, StoredWindow
-from braidmq.broker.shards import NOBODY, Shards
+from braidmq.cluster.image import Delta
 from braidmq.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger("braid.share")
@@ -48,97 +51,6 @@ FENCED = frozenset({ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH}
 Key = SharePartitionKey
 A = TypeVar("A")
 R = TypeVar("R")
-
-
-class RemoteCoordinators(Protocol):
-    """Share coordinators on other brokers. ApiError, retriable, if one does not answer."""
-
-    async def initialize(
-        self, node_id: int, asked: Mapping[Key, NewState]
-    ) -> dict[Key, ApiError | None]: ...
-
-    async def read(
-        self, node_id: int, asked: Mapping[Key, int]
-    ) -> dict[Key, StoredWindow | ApiError | None]: ...
-
-    async def write(self, node_id: int, asked: Mapping[Key, StateChange]) -> dict[Key, ApiError | None]: ...
-
-    async def delete(self, node_id: int, asked: Mapping[Key, None]) -> dict[Key, ApiError | None]: ...
-
-    async def summarize(
-        self, node_id: int, asked: Mapping[Key, None]
-    ) -> dict[Key, StateSummary | ApiError | None]: ...
-
-    async def of_group(self, node_id: int, group_id: str) -> dict[Key, StateSummary]: ...
-
-
-class LocalCoordinators:
-    """The shards led here, asked as a remote broker is."""
-
-    def __init__(self, shards: Shards[ShareCoordinator]) -> None:
-        self._shards = shards
-
-    async def initialize(self, asked: Mapping[Key, NewState]) -> dict[Key, ApiError | None]:
-        async def made(shard: ShareCoordinator, part: Mapping[Key, NewState]) -> dict[Key, ApiError | None]:
-            taken = shard.initialize(part)
-            if taken.durable_at is not None:
-                await shard.durable(taken.durable_at)
-            return {key: taken.refused.get(key) for key in part}
-
-        return await self._each(asked, made)
-
-    async def read(self, asked: Mapping[Key, int]) -> dict[Key, StoredWindow | ApiError | None]:
-        return await self._each(asked, ShareCoordinator.read)
-
-    async def write(self, asked: Mapping[Key, StateChange]) -> dict[Key, ApiError | None]:
-        async def written(
-            shard: ShareCoordinator, part: Mapping[Key, StateChange]
-        ) -> dict[Key, ApiError | None]:
-            taken = shard.write(part)
-            if taken.durable_at is not None:
-                await shard.durable(taken.durable_at)
-            return {key: taken.refused.get(key) for key in part}
-
-        return await self._each(asked, written)
-
-    async def delete(self, asked: Mapping[Key, None]) -> dict[Key, ApiError | None]:
-        async def deleted(shard: ShareCoordinator, part: Mapping[Key, None]) -> dict[Key, ApiError | None]:
-            shard.delete(part)
-            await shard.settled()
-            return dict.fromkeys(part)
-
-        return await self._each(asked, deleted)
-
-    async def summarize(self, asked: Mapping[Key, None]) -> dict[Key, StateSummary | ApiError | None]:
-        return await self._each(asked, ShareCoordinator.summarize)
-
-    async def of_group(self, group_id: str) -> dict[Key, StateSummary]:
-        found: dict[Key, StateSummary] = {}
-        for shard in self._shards:
-            for key, summary in (await shard.summarize(shard.of_group(group_id))).items():
-                if summary is not None:
-                    found[key] = summary
-        return found
-
-    async def _each(
-        self,
-        asked: Mapping[Key, A],
-        ask: Callable[[ShareCoordinator, Mapping[Key, A]], Awaitable[Mapping[Key, R | ApiError | None]]],
-    ) -> dict[Key, R | ApiError | None]:
-        """Asks every shard for its keys; an error of one is that of its keys."""
-        answers: dict[Key, R | ApiError | None] = {}
-        of_shard: dict[ShareCoordinator, dict[Key, A]] = {}
-        for key, what in asked.items():
-            try:
-                of_shard.setdefault(self._shards.of(key.coordinator_key), {})[key] = what
-            except ApiError as error:
-                answers[key] = error
-        for shard, part in of_shard.items():
-            try:
-                answers.update(await ask(shard, part))
-            except ApiError as error:
-                answers.update(dict.fromkeys(part, error))
-        return answers
 
 
 class Saving:
@@ -189,13 +101,9 @@ class _Unsaved:
 class SharePersister:
     """Reads and writes the states of windows, wherever they are kept."""
 
-    def __init__(
-        self, shards: Shards[ShareCoordinator], node_id: int, nodes: Callable[[], Iterable[int]]
-    ) -> None:
+    def __init__(self, shards: Shards[ShareCoordinator], node_id: int) -> None:
         self._shards = shards
         self._node_id = node_id
-        self._nodes = nodes
-        """Brokers that may keep states."""
         self.local = LocalCoordinators(shards)
         self.remote: RemoteCoordinators | None = None
         """Set by who knows how to reach other brokers."""
@@ -268,11 +176,30 @@ class SharePersister:
     async def of_group(self, group_id: str) -> dict[Key, StateSummary]:
         """Everything that is kept for a group. ApiError if a broker that may keep some does not answer."""
         found = await self.local.of_group(group_id)
-        if self.remote is not None and self._shards.exists:
-            for node_id in self._nodes():
-                if node_id != self._node_id:
-                    found.update(await self.remote.of_group(node_id, group_id))
+        for node_id in self._shards.leaders():
+            if node_id != self._node_id:
+                if self.remote is None or node_id == NOBODY:
+                    raise _nobody()
+                found.update(await self.remote.of_group(node_id, group_id))
         return found
+
+    # -- deleted topics -------------------------------------------------------------------------
+
+    def follow(self, delta: Delta) -> None:
+        """Forgets what is kept here for topics that were deleted, by whichever broker."""
+        for topic_id in delta.deleted:
+            for shard in self._shards:
+                try:
+                    shard.forget_topic(topic_id)
+                except ApiError as error:
+                    # It is tried again when the shard is loaded the next time.
+                    log.error("cannot forget the delivery state of a deleted topic: %s", error)
+
+    async def forget_topic(self, topic_id: bytes) -> None:
+        """Forgets what is kept here for a topic; on disk on return."""
+        for shard in self._shards:
+            shard.forget_topic(topic_id)
+            await shard.settled()
 
     async def _ask(
         self,
@@ -407,9 +334,7 @@ class SharePersister:
         refusals: Mapping[Key, ApiError | None] = {}
         failure = _nobody()
         try:
-            changes = {
-                one.part.key: change for one in sent if (change := one.part.take_change()) is not None
-            }
+            changes = {one.part.key: change for one in sent if (change := one.part.take_change()) is not None}
             refusals = dict.fromkeys(one.part.key for one in sent)
             if changes:
                 refusals = {**refusals, **dict.fromkeys(changes, failure)}
@@ -459,7 +384,7 @@ class SharePersister:
                 _settle(one.outcome, refusal)
             elif newer is not None and newer is not one:
                 # Somebody waits for later changes of the same window: whatever comes of those is the answer.
-                newer.outcome.add_done_callback(lambda done, one=one: _follow(done, one.outcome))
+                newer.outcome.add_done_callback(partial(_follow, one.outcome))
             else:
                 self._unsaved[one.part.key] = one
         if self._unsaved:
@@ -485,5 +410,5 @@ def _settle(outcome: asyncio.Future[ApiError | None], refusal: ApiError | None) 
         outcome.set_result(refusal)
 
 
-def _follow(done: asyncio.Future[ApiError | None], outcome: asyncio.Future[ApiError | None]) -> None:
+def _follow(outcome: asyncio.Future[ApiError | None], done: asyncio.Future[ApiError | None]) -> None:
     _settle(outcome, _nobody() if done.cancelled() else done.result())

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from braidmq.net.peer_link import MessageContent, PeerLink, PeerUnavailable, Target
+from braidmq.net.peer_link import PeerLink, Target
 from braidmq.net.peer_proof import PeerDirectory, Purpose
+from braidmq.net.peer_wire import MessageContent, PeerUnavailable
 from braidmq.platform.network import Network
 from braidmq.wire.schema import Message
 

@@ -23,7 +23,7 @@ def test_internal_topics_are_flush_sync_on_a_broker_that_is_not(tmp_path: Path) 
         async with embedded(tmp_path, flush="async") as broker:
             await broker.groups.ensure()
             await (await broker.transactions.reach("mine")).init(Init("mine", 60_000))
-            await broker.share_delivery._state.open()
+            await broker.share_state.ensure()
             ordinary = await broker.topics.create("ordinary", 1, {})
             assert not ordinary.held[0].syncs
             assert {topic.name for topic in broker.topics if topic.held[0].syncs} == INTERNAL_TOPICS

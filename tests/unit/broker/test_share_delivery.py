@@ -17,6 +17,7 @@ from braidmq.broker.share_records import (
     DELTAS_MAX,
     STATE_TOPIC,
     SharePartitionKey,
+    StoredWindow,
     StoredWindows,
     delta_key,
     snapshot_key,
@@ -475,5 +476,5 @@ def test_the_stored_form_survives_compaction_and_strange_keys() -> None:
     ]
     for key, value in records:
         found.record(key, value)
-    assert found.windows == {one: (b"whole", [b"change"])}
+    assert found.windows == {one: StoredWindow(0, 0, b"whole", [b"change"])}
     assert found.unreadable == 2

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unit.forwarding.cluster import Cluster, running
+from unit.forwarding.cluster import Front, fronted
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    with running(tmp_path, monkeypatch) as made:
+def front(tmp_path: Path) -> Iterator[Front]:
+    with fronted(tmp_path) as made:
         yield made

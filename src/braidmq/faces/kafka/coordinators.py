@@ -57,7 +57,7 @@ def _map(face: KafkaFace, key: str, key_type: int) -> ShardMap:
     maps: dict[int, ShardMap] = {
         _GROUP: face.broker.groups,
         _TRANSACTION: face.broker.transactions,
-        _SHARE_PARTITION: face.broker.share_map,
+        _SHARE_PARTITION: face.broker.share_state,
     }
     if key_type not in maps:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")

@@ -28,6 +28,7 @@ from braidmq.faces.kafka import (
     share_acknowledge,
     share_fetch,
     share_groups,
+    share_state,
     streams_groups,
     topics,
     transactions,
@@ -108,6 +109,11 @@ _HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: share_groups.describe_share_group_offsets,
     Api.ALTER_SHARE_GROUP_OFFSETS: share_groups.alter_share_group_offsets,
     Api.DELETE_SHARE_GROUP_OFFSETS: share_groups.delete_share_group_offsets,
+    Api.INITIALIZE_SHARE_GROUP_STATE: share_state.initialize_share_group_state,
+    Api.READ_SHARE_GROUP_STATE: share_state.read_share_group_state,
+    Api.WRITE_SHARE_GROUP_STATE: share_state.write_share_group_state,
+    Api.DELETE_SHARE_GROUP_STATE: share_state.delete_share_group_state,
+    Api.READ_SHARE_GROUP_STATE_SUMMARY: share_state.read_share_group_state_summary,
     Api.STREAMS_GROUP_HEARTBEAT: streams_groups.streams_group_heartbeat,
     Api.STREAMS_GROUP_DESCRIBE: streams_groups.streams_group_describe,
 }
@@ -132,6 +138,7 @@ class KafkaFace:
         self.clients = LiveClients(broker.clock)
         self.waiting_fetches: dict[Waiting, None] = {}
         self.refusals = peer_proof.Refusals()
+        broker.share_persister.remote = share_state.PeerCoordinators(broker.peers)
         self.draining = False
         self.verbs: dict[int, Verb] = {}
         for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from braidmq.broker.share_partition import SharePartition
+from braidmq.broker.share_persister import FENCED, Saving
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.delivery.status import Acknowledgement, Verdict
 from braidmq.faces.kafka.request_context import RequestContext
@@ -33,10 +34,10 @@ _VERDICTS = {int(verdict): verdict for verdict in Verdict}
 
 
 class Judged(NamedTuple):
-    """How acknowledgements fared, partition by partition, and the offset at which they are durable."""
+    """How acknowledgements fared, partition by partition, and those that are on their way to disk."""
 
     refused: dict[Key, ApiError | None]
-    durable_at: int | None
+    saving: Saving | None
 
 
 async def share_acknowledge(
@@ -78,6 +79,8 @@ def check_names(face: KafkaFace, group_id: str | None, member_id: str | None) ->
     """Raises ApiError unless there is such a share group and somebody asks."""
     if not group_id or not member_id:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a share session needs a group id and a member id")
+    if face.broker.in_cluster:
+        return  # who leads a partition does not know the groups that others coordinate
     if not isinstance(face.broker.groups.find(group_id), ShareGroup):
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
@@ -117,13 +120,19 @@ def judge(face: KafkaFace, session: ShareSession, topics: Iterable[AcknowledgeTo
 
 async def confirm(face: KafkaFace, judged: Judged) -> None:
     """Waits until verdicts are on disk; those that do not get there are refused."""
-    if judged.durable_at is None:
+    if judged.saving is None:
         return
-    try:
-        await face.broker.share_delivery.durable(judged.durable_at)
-    except ApiError as error:
-        for key, refusal in judged.refused.items():
-            judged.refused[key] = refusal or error
+    for key, error in (await judged.saving.settled()).items():
+        which = (key.topic_id, key.partition)
+        if which in judged.refused:
+            judged.refused[which] = judged.refused[which] or for_members(error)
+
+
+def for_members(error: ApiError) -> ApiError:
+    """What a member hears of an error between brokers: in any case something after which it asks again."""
+    if error.code in FENCED:
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the records were taken back: {error.message}")
+    return error
 
 
 def end_session(face: KafkaFace, session: ShareSession) -> None:
@@ -141,12 +150,19 @@ def release(face: KafkaFace, session: ShareSession) -> None:
     face.broker.share_delivery.release(session.member_id, held)
 
 
+def check_leads(face: KafkaFace, key: Key) -> None:
+    """Raises ApiError unless this broker leads the partition."""
+    topic = face.broker.topics.find_by_id(key[0])
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    topic.leading(key[1])
+
+
 def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
     part = face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key))
     if part is not None:
         return part
-    if face.broker.topics.find_by_id(key[0]) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    check_leads(face, key)
     raise ApiError(
         ErrorCode.INVALID_RECORD_STATE, f"no record of partition {key[1]} was handed out to this group"
     )

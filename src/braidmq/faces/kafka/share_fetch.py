@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from braidmq.broker.outcomes import NotReady
 from braidmq.broker.replica import Replica
 from braidmq.broker.share_partition import AnswerLimits, Delivered, SharePartition
+from braidmq.broker.share_persister import RETRIABLE
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_acknowledge import (
+    check_leads,
     check_names,
     confirm,
     current_leader,
     end_session,
+    for_members,
     judge,
     lock_ms,
 )
@@ -97,13 +100,16 @@ async def _fill(
     face: KafkaFace, request: ShareFetchRequest, session: ShareSession, answer: ShareAnswer
 ) -> None:
     """Acquires records; waits for them if there are none."""
+    keys = [SharePartitionKey(session.group_id, *key) for key in session.partitions]
     try:
-        await face.broker.share_delivery.open(
-            SharePartitionKey(session.group_id, *key) for key in session.partitions
+        failures = await face.broker.share_delivery.open(
+            keys, again=request.share_session_epoch == INITIAL_EPOCH
         )
     except ApiError as error:
-        for key in session.partitions:
-            answer.failed(key, error)
+        failures = dict.fromkeys(keys, error)
+    for failed, why in failures.items():
+        answer.failed((failed.topic_id, failed.partition), _not_open(why))
+    if len(failures) == len(keys) and keys:
         return
     found = answer.acquire()
     wait_ms = min(request.max_wait_ms, face.broker.config.fetch_wait_max_ms)
@@ -131,6 +137,7 @@ class ShareAnswer:
         self._records_left = request.max_records
         self._bytes_left = min(request.max_bytes, face.broker.config.fetch_bytes_max)
         self._partitions: dict[Key, ShareFetchPartitionData] = {}
+        self._failed: dict[Key, None] = {}
         self.records: dict[Key, list[FileSlice]] = {}
         self._has_news = False
         self.is_cold = False
@@ -142,6 +149,8 @@ class ShareAnswer:
         for key in list(self._session.partitions):
             if self._records_left <= 0 or self._bytes_left <= 0 or self._session.ended:
                 break
+            if key in self._failed:
+                continue
             try:
                 delivered = self._deliver(key)
             except NotReady:
@@ -179,6 +188,7 @@ class ShareAnswer:
 
     def failed(self, key: Key, error: ApiError) -> None:
         self._has_news = True
+        self._failed[key] = None
         part = self._of(key)
         part.error_code, part.error_message = int(error.code), error.message
 
@@ -262,6 +272,12 @@ def _find(face: KafkaFace, session: ShareSession, key: Key) -> SharePartition:
     part = face.broker.share_delivery.find(SharePartitionKey(session.group_id, *key))
     if part is not None:
         return part
-    if face.broker.topics.find_by_id(key[0]) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {key[1]}")
+    check_leads(face, key)
+    raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the delivery state was taken over; ask again")
+
+
+def _not_open(error: ApiError) -> ApiError:
+    """A coordinator that is not there is none of a member's business: it asks again."""
+    if error.code in RETRIABLE:
+        return ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, error.message)
+    return for_members(error)

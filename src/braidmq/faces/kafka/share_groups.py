@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from braidmq.broker.opening import opened
 from braidmq.broker.share_records import SharePartitionKey
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.consumer_groups import described_assignment, heartbeat_assignment
 from braidmq.faces.kafka.request_context import RequestContext
+from braidmq.faces.kafka.share_offsets import GroupOffset, described_offsets
 from braidmq.group.assignors import NOTHING
 from braidmq.group.consumer_member import Heartbeat
 from braidmq.group.share_group import ShareGroup, ShareMember
@@ -142,25 +142,24 @@ def _check_movable(face: KafkaFace, group_id: str) -> None:
 async def describe_share_group_offsets(
     face: KafkaFace, request: DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> DescribeShareGroupOffsetsResponse:
-    for group in request.groups:
-        await opened(part.partition for part in face.broker.share_delivery.of_group(group.group_id))
-    return DescribeShareGroupOffsetsResponse(groups=[_offsets(face, each) for each in request.groups])
+    return DescribeShareGroupOffsetsResponse(groups=[await _offsets(face, each) for each in request.groups])
 
 
-def _offsets(
+async def _offsets(
     face: KafkaFace, wanted: DescribeShareGroupOffsetsRequestGroup
 ) -> DescribeShareGroupOffsetsResponseGroup:
     group_id = wanted.group_id
     try:
         _group(face, group_id)
+        if wanted.topics is None:
+            asked_for = await _all_read(face, group_id)
+        else:
+            asked_for = {topic.topic_name: topic.partitions for topic in wanted.topics}
     except ApiError as error:
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=group_id, error_code=int(error.code), error_message=error.message
         )
-    if wanted.topics is None:
-        asked_for = _all_read(face, group_id)
-    else:
-        asked_for = {topic.topic_name: topic.partitions for topic in wanted.topics}
+    found = await described_offsets(face.broker, group_id, asked_for)
     topics = []
     for name, indexes in asked_for.items():
         topic = face.broker.topics.find(name)
@@ -168,47 +167,37 @@ def _offsets(
             DescribeShareGroupOffsetsResponseTopic(
                 topic_name=name,
                 topic_id=ZERO_UUID if topic is None else topic.id,
-                partitions=[_offset(face, group_id, topic, index) for index in indexes],
+                partitions=[_offset(index, found[name, index]) for index in indexes],
             )
         )
     return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=topics)
 
 
-def _all_read(face: KafkaFace, group_id: str) -> dict[str, list[int]]:
+async def _all_read(face: KafkaFace, group_id: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for part in face.broker.share_delivery.of_group(group_id):
-        found.setdefault(part.partition.topic, []).append(part.key.partition)
+    for key in await face.broker.share_persister.of_group(group_id):
+        topic = face.broker.topics.find_by_id(key.topic_id)
+        if topic is not None:
+            found.setdefault(topic.name, []).append(key.partition)
     return {name: sorted(found[name]) for name in sorted(found)}
 
 
-def _offset(
-    face: KafkaFace, group_id: str, topic: Topic | None, index: int
-) -> DescribeShareGroupOffsetsResponsePartition:
-    if topic is None or not 0 <= index < topic.partition_count:
-        return DescribeShareGroupOffsetsResponsePartition(
-            partition_index=index,
-            start_offset=_NOT_READ_YET,
-            error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            error_message=f"there is no such partition {index}",
-        )
-    part = face.broker.share_delivery.find(SharePartitionKey(group_id, topic.id, index))
-    if part is None:
+def _offset(index: int, found: GroupOffset | ApiError | None) -> DescribeShareGroupOffsetsResponsePartition:
+    if found is None:
         return DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=_NOT_READ_YET)
-    try:
-        part.follow_log()
-        return DescribeShareGroupOffsetsResponsePartition(
-            partition_index=index,
-            start_offset=part.window.start_offset,
-            leader_epoch=part.partition.leader_epoch,
-            lag=part.lag,
-        )
-    except ApiError as error:
+    if isinstance(found, ApiError):
         return DescribeShareGroupOffsetsResponsePartition(
             partition_index=index,
             start_offset=_NOT_READ_YET,
-            error_code=int(error.code),
-            error_message=error.message,
+            error_code=int(found.code),
+            error_message=found.message,
         )
+    return DescribeShareGroupOffsetsResponsePartition(
+        partition_index=index,
+        start_offset=found.start_offset,
+        leader_epoch=found.leader_epoch,
+        lag=found.lag,
+    )
 
 
 async def alter_share_group_offsets(
@@ -277,8 +266,8 @@ async def delete_share_group_offsets(
         try:
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
-            parts = face.broker.share_delivery.of_group(request.group_id)
-            await face.broker.share_delivery.forget(part for part in parts if part.key.topic_id == topic.id)
+            kept = await face.broker.share_persister.of_group(request.group_id)
+            await face.broker.share_delivery.forget(key for key in kept if key.topic_id == topic.id)
         except ApiError as error:
             answer.error_code, answer.error_message = int(error.code), error.message
         responses.append(answer)

@@ -1,12 +1,9 @@
-"""Delivery state of share groups between brokers (KIP-932): leaders of partitions ask the share coordinator."""
+"""Delivery state of share groups between brokers (KIP-932): leaders of partitions ask share coordinators."""
 
 from __future__ import annotations
 
 from braidmq.wire.api import Api
-from braidmq.wire.schema import Message, array, boolean, int8, int16, int32, int64, string, uuid
-
-WHOLE_TAG = 10_000
-"""A field of our own, far from the numbers that Kafka gives."""
+from braidmq.wire.schema import Message, array, int8, int16, int32, int64, string, uuid
 
 
 class StateBatch(Message):
@@ -98,14 +95,14 @@ class ReadShareGroupStateResponse(Message, api=Api.READ_SHARE_GROUP_STATE, versi
 
 
 class WriteStatePartition(Message):
+    """The count is -1 in what Braid sends, except where the batches are the whole state."""
+
     partition: int = int32()
     state_epoch: int = int32()
     leader_epoch: int = int32()
     start_offset: int = int64()
     delivery_complete_count: int = int32(since=1, default=-1)
     state_batches: list[StateBatch] = array(StateBatch)
-    is_whole: bool = boolean(tag=WHOLE_TAG)
-    """Whether this takes the place of all that was written before."""
 
 
 class WriteStateTopic(Message):

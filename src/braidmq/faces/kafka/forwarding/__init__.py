@@ -9,6 +9,7 @@ those of the connection it knows.
     parts      a request cut into one for each broker, the answers joined; a refusal where one is missing
     lanes      a client's connections to the other brokers
     fetching   Fetch from several leaders: the first that has something answers for all
+    sharing    share sessions with several leaders, one for the client
     front      what clients are shown of the cluster: this broker alone
     session    the layer itself, before the handlers
 """

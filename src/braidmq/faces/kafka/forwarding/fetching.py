@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 from braidmq.faces.kafka.forwarding.parts import changed, refusal, topic_key, without_addresses
 from braidmq.faces.kafka.forwarding.routes import Route
-from braidmq.net.peer_link import PeerUnavailable
+from braidmq.net.peer_wire import PeerUnavailable
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.fetch import (
     FetchableTopicResponse,

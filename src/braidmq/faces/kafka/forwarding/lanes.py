@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from braidmq.net.peer import Peers
-from braidmq.net.peer_link import PeerLink, PeerUnavailable, Target, Versions
+from braidmq.net.peer_link import PeerLink, Target
 from braidmq.net.peer_proof import Purpose
+from braidmq.net.peer_wire import PeerUnavailable, Versions
 from braidmq.wire import header, schema
 from braidmq.wire.api import Api, response_class
 from braidmq.wire.primitives import skip_tagged_fields

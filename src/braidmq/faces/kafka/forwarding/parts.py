@@ -88,6 +88,9 @@ def _by_topic(topics: Iterable[Message]) -> list[Message]:
 def refusal(route: Route, request: Message, version: int, code: ErrorCode) -> Message:
     """The answer where there is none: `code` for everything that was asked."""
     answer: Message = response_class(request.api)()
+    for field in answer.fields:
+        if field.kind is FieldKind.STRING and field.default is None and version < field.nullable_from:
+            setattr(answer, field.name, "")
     if route.by is not By.LEADER and _has(answer, "error_code", version):
         setattr(answer, "error_code", int(code))  # noqa: B010 (a Message has no such attribute)
     if route.mirror is not None:
@@ -114,8 +117,9 @@ def _refused_element(kind: type[Message], asked: Any, code: ErrorCode) -> Messag
                 setattr(made, mine, getattr(asked, theirs))
         elif (names is _INDEX and isinstance(asked, int)) or (mine in _KEYS and isinstance(asked, str)):
             setattr(made, mine, asked)
-    if hasattr(made, "error_code"):
-        made.error_code = int(code)
+    for name in ("error_code", "partition_error_code"):
+        if hasattr(made, name):
+            setattr(made, name, int(code))
     for name, value in (
         ("base_offset", -1),
         ("high_watermark", -1),

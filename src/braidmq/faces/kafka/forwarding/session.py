@@ -19,17 +19,19 @@ from braidmq.faces.kafka.forwarding.front import Front, ImagePlaces
 from braidmq.faces.kafka.forwarding.lanes import Forwarded, Lanes
 from braidmq.faces.kafka.forwarding.parts import cut, join, refusal, without_addresses
 from braidmq.faces.kafka.forwarding.routes import By, Route, route_of
+from braidmq.faces.kafka.forwarding.sharing import Sharing
 from braidmq.faces.kafka.handler_run import HandlerRun
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
-from braidmq.net.peer_link import PeerUnavailable
+from braidmq.net.peer_wire import PeerUnavailable
 from braidmq.wire import header as header_wire
 from braidmq.wire.api import Api
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.header import RequestHeader
 from braidmq.wire.messages.fetch import FetchRequest, FetchResponse
 from braidmq.wire.messages.produce import ProduceRequest
+from braidmq.wire.messages.share_fetch import ShareAcknowledgeRequest, ShareFetchRequest
 from braidmq.wire.schema import Message, decoder, encode
 
 if TYPE_CHECKING:
@@ -40,13 +42,15 @@ PATIENCE_S = 60.0
 GROUP_PATIENCE_S = 660.0
 """Members wait for each other; a client that does not want to wait closes its connection."""
 
+_SHARED = (Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE)
+
 log = logging.getLogger("braid.forward")
 
 
 class ForwardingSession(KafkaSession):
     """A client's connection at a forwarding listener."""
 
-    __slots__ = ("_fetching", "_front", "_lanes", "_places")
+    __slots__ = ("_fetching", "_front", "_lanes", "_places", "_sharing")
 
     def __init__(self, face: KafkaFace, connection: Connection, front: Front) -> None:
         super().__init__(face, connection)
@@ -54,15 +58,20 @@ class ForwardingSession(KafkaSession):
         self._places = ImagePlaces(face.broker)
         self._lanes = Lanes(face.broker.peers, connection.peer)
         self._fetching: Fetching | None = None
+        self._sharing: Sharing | None = None
 
     def on_frame(self, frame: memoryview) -> Parts | PendingReply | None:
         body = frame[4:]
         header = header_wire.parse_request(body)
         route = route_of(header.api_key, header.api_version)
         verb = self._verbs.get(header.api_key)
-        if route is None or verb is None or not verb.lowest <= header.api_version <= verb.highest:
+        if verb is None or not verb.lowest <= header.api_version <= verb.highest:
+            return super().on_frame(frame)
+        if route is None and header.api_key not in _SHARED:
             return super().on_frame(frame)
         request, _ = decoder(verb.request, header.api_version)(body, header.body_at)
+        if route is None:
+            return self._on_shared(request, header)
         if isinstance(request, FetchRequest):
             return self._on_fetch(route, request, header)
         parts = cut(route, request, self._places)
@@ -139,6 +148,21 @@ class ForwardingSession(KafkaSession):
             return self._lanes.ask(at, Forwarded(Api.FETCH, version, header.client_id, body, True), timeout_s)
 
         return self._run(header, fetching.fetch(parts, version, ask), 0)
+
+    def _on_shared(self, request: Message, header: RequestHeader) -> PendingReply:
+        version = header.api_version
+        if self._sharing is None:
+
+            def ask(at: int, part: Message) -> Any:
+                content = Forwarded(part.api, version, header.client_id, encode(part, version), True)
+                return self._lanes.ask(at, content, PATIENCE_S)
+
+            self._sharing = Sharing(self._places, ask)
+        if isinstance(request, ShareFetchRequest):
+            return self._run(header, self._sharing.fetch(request, version), 0)
+        return self._run(
+            header, self._sharing.acknowledge(cast("ShareAcknowledgeRequest", request), version), 0
+        )
 
     def _run(
         self, header: RequestHeader, work: Coroutine[Any, Any, Message | None], held_bytes: int
