@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from tests.cluster import Cluster, cluster
 from braidmq.net.peer import PeerUnavailable
 from braidmq.net.txn_peer import TxnPeers
 from braidmq.txn.events import Marker
+from braidmq.txn.marker_queue import Codes, MarkerKey
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from braidmq.wire.messages.transactions import (
@@ -109,6 +110,38 @@ def test_partitions_of_three_brokers_commit_together(tmp_path: Path, protocol: i
             await readable_to(found, partition, 12)
             held = await fetched(Speaker(found[partition + 1].broker), partition)
             assert [one.first_offset for one in held.aborted_transactions or ()] == [4]
+
+    run(tmp_path, story)
+
+
+def test_the_next_transaction_waits_for_a_marker_that_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T2 N4: its first batch overtakes the marker of the one before, and is taken all the same."""
+
+    async def story(found: Cluster) -> None:
+        client = Roaming(found, coordinated_by(found, 2))
+        await client.init()
+        peers = found[2].broker.markers._peers
+        write, released = peers.write_markers, asyncio.Event()
+
+        async def late(node_id: int, due: Sequence[MarkerKey]) -> Codes:
+            await released.wait()
+            return await write(node_id, due)
+
+        monkeypatch.setattr(peers, "write_markers", late)
+        assert await client.write_at(0) == 0
+        assert await client.end(commit=True) is ErrorCode.NONE
+        client.one = Speaker(found[1].broker)
+        early = [asyncio.ensure_future(client.produce(0)) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        assert found[1].broker.partition("t", 0).end_offset == 1
+        released.set()
+        assert [(await one).error_code for one in early] == [0, 0]
+        assert found[1].broker.partition("t", 0).end_offset == 4
+        client.one = Speaker(found[2].broker)
+        assert await client.end(commit=False) is ErrorCode.NONE
+        await readable_to(found, 0, 5)
 
     run(tmp_path, story)
 

@@ -233,6 +233,7 @@ def test_the_first_batch_needs_a_guard_and_the_next_ones_do_not() -> None:
     known.check(header(1), guard)
     known.append(header(1), 0)
     assert not known.needs_verification(1, 0)
+    assert known.needs_verification(1, 1), "the transaction before has not ended here"
     known.check(header(1, sequence=1), guard)
     known.check(header(1, sequence=1), None)
 
