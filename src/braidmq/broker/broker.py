@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,17 +119,7 @@ class Broker:
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.groups = GroupShards(
-            image,
-            self.topics,
-            config.node_id,
-            self.clock,
-            self._group_settings,
-            self.catalog,
-            self.group_options.streams,
-            lambda: self._internal_partitions(config.offsets_topic_num_partitions),
-            lambda: self.in_cluster,
-        )
+        self.groups = self._new_groups()
         self.share_map = ShardMap(
             image,
             self.topics,
@@ -140,17 +131,7 @@ class Broker:
         self._transaction_settings = _transaction_settings(config)
         txn_peers = TxnPeers(self.peers)
         self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
-        self.transactions = TransactionShards(
-            image,
-            self.topics,
-            config.node_id,
-            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
-            self._transaction_settings,
-            self.producer_ids,
-            self.markers,
-            self.clock,
-            lambda: not self.in_cluster,
-        )
+        self.transactions = self._new_transactions()
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
@@ -165,6 +146,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
+            self.groups.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -181,11 +163,14 @@ class Broker:
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
         self.groups.start()
-        await self.groups.loaded()
+        if not self.in_cluster:
+            await self.groups.loaded()
         for group_id in self.share_delivery.load():
-            (await self.groups.reach(group_id)).groups.add_share(group_id)
+            with suppress(ApiError):  # its coordinator is another broker, or will read of it
+                (await self.groups.reach(group_id)).groups.add_share(group_id)
         self.transactions.start()
-        await self.transactions.loaded()
+        if not self.in_cluster:
+            await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -378,6 +363,33 @@ class Broker:
             self.housekeeping.measure_disk()
         except OSError as error:
             log.warning("cannot read how full the disk is, trying again later: %s", error)
+
+    def _new_transactions(self) -> TransactionShards:
+        config = self.config
+        return TransactionShards(
+            self.image,
+            self.topics,
+            config.node_id,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: not self.in_cluster,
+        )
+
+    def _new_groups(self) -> GroupShards:
+        return GroupShards(
+            self.image,
+            self.topics,
+            self.node_id,
+            self.clock,
+            self._group_settings,
+            self.catalog,
+            self.group_options.streams,
+            lambda: self._internal_partitions(self.config.offsets_topic_num_partitions),
+            lambda: self.in_cluster,
+        )
 
     def _new_partition(self, topic: Topic, index: int) -> Replica:
         return Replica(
