@@ -40,6 +40,7 @@ from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_gate import TxnGate
 from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_orphans import OrphanSearch
 from braidmq.broker.txn_questions import TxnQuestions
 from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
@@ -58,6 +59,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
+CLUSTER_TRANSACTIONS_CHECK_S = 300.0
+"""Sooner: at the start of a broker the others cannot be asked what is over."""
 TIDY_S = 1.0
 CLUSTER_SHARDS = 16
 """Partitions of an internal topic in a cluster."""
@@ -132,6 +135,7 @@ class Broker:
         txn_peers = TxnPeers(self.peers)
         self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
         self.transactions = self._new_transactions()
+        self._orphans = OrphanSearch(config.node_id, self.transactions, txn_peers)
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
@@ -147,6 +151,9 @@ class Broker:
             await self._start()
         except BaseException:
             self.groups.stop()
+            self.transactions.stop()
+            await self.peers.close()
+            await self.markers.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -171,12 +178,15 @@ class Broker:
         self.transactions.start()
         if not self.in_cluster:
             await self.transactions.loaded()
-        self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
+            await self._orphans.end(recovered)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups),
-            (TRANSACTIONS_CHECK_S, self.tend_transactions),
+            (
+                CLUSTER_TRANSACTIONS_CHECK_S if self.in_cluster else TRANSACTIONS_CHECK_S,
+                self.tend_transactions,
+            ),
             (TIDY_S, self._tidy),
         )
 
@@ -299,9 +309,7 @@ class Broker:
     async def tend_transactions(self) -> None:
         """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
         await self.transactions.expire()
-        self.transactions.end_orphans(
-            partition for topic in self.topics for partition in topic.held.values() if partition.is_open
-        )
+        await self._orphans.end([partition for topic in self.topics for partition in topic.held.values()])
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""

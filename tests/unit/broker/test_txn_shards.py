@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.cluster import cluster
 
+from braidmq.broker.broker import Broker
+from braidmq.broker.opening import opened
+from braidmq.broker.outcomes import Acks
 from braidmq.broker.producer_ids import BLOCK, ProducerIds
+from braidmq.broker.replica import Replica
 from braidmq.broker.txn_shards import TransactionShards
+from braidmq.net.txn_peer import Coordinated
 from braidmq.txn.events import AddPartitions, End, Init
 from braidmq.wire.errors import ApiError, ErrorCode
-from unit.embedded import append, embedded
+from braidmq.wire.records import build_batch, parse_header
+from unit.embedded import embedded
 
 WAIT_S = 10.0
 
@@ -81,22 +88,84 @@ def test_the_epoch_of_the_coordinator_is_that_of_its_partition(tmp_path: Path) -
     asyncio.run(story())
 
 
-def test_orphans_are_left_alone_where_another_broker_may_know_them(tmp_path: Path) -> None:
-    """T2 N4: only a broker that coordinates every transactional id can say that nobody knows one."""
+def begin(broker: Broker, partition: Replica, producer_id: int) -> None:
+    """A transaction in a partition, as if the coordinator had known it."""
+    batch = build_batch(
+        [(None, b"x", (), broker.clock.wall_ms())], base_sequence=0, producer_id=producer_id,
+        producer_epoch=0, transactional=True,
+    )  # fmt: skip
+    guard = partition.begin_verification(parse_header(batch))
+    partition.append_leader(memoryview(batch), broker.clock.wall_ms(), Acks.LEADER, guard)
+
+
+def test_what_is_open_and_over_for_every_coordinator_is_aborted(tmp_path: Path) -> None:
+    """T2 N4: only when all of them have said so, and not if the producer has a transaction anywhere."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 3) as found:
+            first = found[1].broker
+            partition = (await first.topics.create("t", 1, {}, [[1]])).held[0]
+            await opened([partition])
+            await first.transactions.ensure()
+            await found.until(lambda broker: broker.transactions.exists)
+            for node in found:
+                await node.broker.transactions.loaded()
+            shards = first.transactions
+            name = next(name for at in range(1000) if shards.leader_of(name := f"id{at}") == 2)
+            coordinator = found[2].broker.transactions.of(name)
+            known = await coordinator.init(Init(name, 60_000))
+            request = AddPartitions(name, known.producer_id, 0, frozenset({("t", 0)}), 3)
+            await coordinator.add_partitions(request)
+            begin(first, partition, known.producer_id)
+            begin(first, partition, 77)
+            await found.stop(3)
+            await first.tend_transactions()
+            assert len(partition.open_transactions()) == 2, "broker 3 might know them"
+            await found.start(3)
+            await found.complete(3)
+            await found[3].broker.transactions.loaded()
+            for _ in range(200):
+                await first.tend_transactions()
+                if len(partition.open_transactions()) == 1:
+                    break
+                await asyncio.sleep(0.05)
+            assert [one.producer_id for one in partition.open_transactions()] == [known.producer_id]
+
+    asyncio.run(story())
+
+
+def test_a_producer_that_writes_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T2 N4: while the others are asked it may have begun its next transaction, in the same epoch."""
 
     async def story() -> None:
         async with cluster(tmp_path, 2) as found:
             first = found[1].broker
-            topic = await first.topics.create("t", 1, {}, [[1]])
-            partition = topic.held[0]
-            append(partition, b"plain", first.clock.wall_ms())
-            assert not first.transactions.coordinates_all
+            partition = (await first.topics.create("t", 1, {}, [[1]])).held[0]
+            await opened([partition])
             await first.transactions.ensure()
-            assert not first.transactions.coordinates_all
-        async with embedded(tmp_path / "alone") as broker:
-            assert broker.transactions.coordinates_all
-            await broker.transactions.ensure()
-            assert broker.transactions.coordinates_all
+            await found.until(lambda broker: broker.transactions.exists)
+            for node in found:
+                await node.broker.transactions.loaded()
+            begin(first, partition, 77)
+            peers = first._orphans._peers
+            ask = peers.coordinated
+
+            async def written_meanwhile(node_id: int, producer_ids: Sequence[int]) -> Coordinated:
+                batch = build_batch(
+                    [(None, b"y", (), first.clock.wall_ms())], base_sequence=1, producer_id=77,
+                    producer_epoch=0, transactional=True,
+                )  # fmt: skip
+                partition.append_leader(memoryview(batch), first.clock.wall_ms(), Acks.LEADER)
+                return await ask(node_id, producer_ids)
+
+            with monkeypatch.context() as planted:
+                planted.setattr(peers, "coordinated", written_meanwhile)
+                await first.tend_transactions()
+            assert len(partition.open_transactions()) == 1
+            await first.tend_transactions()
+            assert not partition.open_transactions()
 
     asyncio.run(story())
 
