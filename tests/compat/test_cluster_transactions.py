@@ -1,4 +1,4 @@
-"""Transactions over three brokers with a stock client: coordinator, partitions and group offsets elsewhere."""
+"""Transactions over three brokers with a stock client: each has a part of them."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_gate import TxnGate
 from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_orphans import OrphanSearch
 from braidmq.broker.txn_questions import TxnQuestions
 from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
@@ -59,6 +60,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
+CLUSTER_TRANSACTIONS_CHECK_S = 300.0
+"""Sooner: at the start of a broker the others cannot be asked what is over."""
 TIDY_S = 1.0
 CLUSTER_SHARDS = 16
 """Partitions of an internal topic in a cluster."""
@@ -107,6 +110,7 @@ class Broker:
         self.node_id = config.node_id
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
+        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         changes = self.metadata.changes
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
@@ -123,17 +127,8 @@ class Broker:
         self._transaction_settings = _transaction_settings(config)
         txn_peers = TxnPeers(self.peers)
         self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
-        self.transactions = TransactionShards(
-            image,
-            self.topics,
-            config.node_id,
-            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
-            self._transaction_settings,
-            self.producer_ids,
-            self.markers,
-            self.clock,
-            lambda: not self.in_cluster,
-        )
+        self.transactions = self._new_transactions()
+        self._orphans = OrphanSearch(config.node_id, self.transactions, txn_peers)
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_state = Shards(
@@ -162,6 +157,9 @@ class Broker:
             await self._start()
         except BaseException:
             self.groups.stop()
+            self.transactions.stop()
+            await self.peers.close()
+            await self.markers.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -184,12 +182,15 @@ class Broker:
         self.transactions.start()
         if not self.in_cluster:
             await self.transactions.loaded()
-        self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
+            await self._orphans.end(recovered)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups),
-            (TRANSACTIONS_CHECK_S, self.tend_transactions),
+            (
+                CLUSTER_TRANSACTIONS_CHECK_S if self.in_cluster else TRANSACTIONS_CHECK_S,
+                self.tend_transactions,
+            ),
             (TIDY_S, self._tidy),
         )
 
@@ -328,9 +329,7 @@ class Broker:
     async def tend_transactions(self) -> None:
         """Forgets idle transactional ids, and ends transactions that no coordinator knows of."""
         await self.transactions.expire()
-        self.transactions.end_orphans(
-            partition for topic in self.topics for partition in topic.held.values() if partition.is_open
-        )
+        await self._orphans.end([partition for topic in self.topics for partition in topic.held.values()])
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
@@ -400,6 +399,20 @@ class Broker:
             self.housekeeping.measure_disk()
         except OSError as error:
             log.warning("cannot read how full the disk is, trying again later: %s", error)
+
+    def _new_transactions(self) -> TransactionShards:
+        config = self.config
+        return TransactionShards(
+            self.image,
+            self.topics,
+            config.node_id,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: not self.in_cluster,
+        )
 
     def _new_groups(self) -> GroupShards:
         return GroupShards(

@@ -55,6 +55,7 @@ class TxnProducer(NamedTuple):
 class _HeldBatch(NamedTuple):
     partition: Replica
     topic_partition: TopicPartition
+    header: BatchHeader
     guard: Guard
     then: Then
 
@@ -86,7 +87,7 @@ class TxnGate:
 
     def is_admitted(self, partition: Replica, producer: TxnProducer) -> bool:
         """Whether a batch needs no question: its transaction is open, and nothing is waiting before it."""
-        if not partition.is_in_transaction(producer.producer_id):
+        if not partition.is_in_transaction(producer.producer_id, producer.producer_epoch):
             return False
         queue = self._queues.get(producer)
         return queue is None or not queue.has(partition)
@@ -98,7 +99,7 @@ class TxnGate:
         """
         topic_partition = (partition.topic, partition.index)
         guard = partition.begin_verification(header)
-        waiting = _HeldBatch(partition, topic_partition, guard, then)
+        waiting = _HeldBatch(partition, topic_partition, header, guard, then)
         queue = self._queues.get(producer)
         if queue is not None:
             queue.queued.append(waiting)
@@ -122,7 +123,12 @@ class TxnGate:
     def _ask(self, producer: TxnProducer, queue: _ProducerQueue) -> None:
         asked = queue.asked
         try:
-            self._ask_coordinator(producer, queue)
+            if producer.adds:
+                asked = queue.asked = self._guarded(producer, asked)
+            if asked:
+                self._ask_coordinator(producer, queue)
+            else:
+                self._ask_next(producer, queue)
         except ApiError as error:
             code = error.code
         except Exception:
@@ -132,6 +138,21 @@ class TxnGate:
             return
         if queue.asked is asked:
             self._on_answer(producer, queue, dict.fromkeys((one.topic_partition for one in asked), code))
+
+    def _guarded(self, producer: TxnProducer, waiting: list[_HeldBatch]) -> list[_HeldBatch]:
+        """The batches, with guards that are good for the question that is asked now.
+
+        The marker of the transaction before may have come while they waited, and withdrawn the first ones.
+        The epoch tells the two transactions apart. That of a client that announces its partitions does not,
+        so there a guard stays as it was when the batch came.
+        """
+        guarded = []
+        for one in waiting:
+            try:
+                guarded.append(one._replace(guard=one.partition.begin_verification(one.header)))
+            except ApiError as error:
+                self._finish([one], producer, {one.topic_partition: error.code})
+        return guarded
 
     def _ask_coordinator(self, producer: TxnProducer, queue: _ProducerQueue) -> None:
         leader = self._elsewhere(producer.transactional_id)
@@ -209,7 +230,9 @@ class TxnGate:
 
 
 def _is_open(one: _HeldBatch, producer: TxnProducer) -> bool:
-    return one.partition.is_open and one.partition.is_in_transaction(producer.producer_id)
+    return one.partition.is_open and one.partition.is_in_transaction(
+        producer.producer_id, producer.producer_epoch
+    )
 
 
 def _request(producer: TxnProducer, asked: list[_HeldBatch]) -> AddPartitions:

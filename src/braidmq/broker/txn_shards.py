@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 
 from braidmq.broker.producer_ids import ProducerIds
-from braidmq.broker.replica import Replica
 from braidmq.broker.shards import Shards
 from braidmq.broker.topics import Topics
 from braidmq.broker.txn_coordinator import STATE_TOPIC, TOPIC_OPTIONS, TransactionCoordinator, TxnContext
-from braidmq.broker.txn_markers import MarkerWriter, append_marker
+from braidmq.broker.txn_markers import MarkerWriter
 from braidmq.cluster.image import Image
 from braidmq.platform.clock import Clock
-from braidmq.txn.events import Marker, TopicPartition
 from braidmq.txn.settings import TransactionSettings
-from braidmq.txn.transaction import PREPARED, TransactionState
+from braidmq.txn.transaction import IDLE
 from braidmq.wire.errors import ApiError, ErrorCode
-
-log = logging.getLogger("braid.transactions")
 
 
 class TransactionShards(Shards[TransactionCoordinator]):
@@ -70,46 +65,33 @@ class TransactionShards(Shards[TransactionCoordinator]):
         """Whether some of what this broker coordinates is not known yet."""
         return any(not led.loaded for led in self._led.values())
 
-    @property
-    def coordinates_all(self) -> bool:
-        """Whether every transactional id of the cluster is coordinated here, and known."""
+    def leaders(self) -> dict[int, tuple[int, int]] | None:
+        """Who leads each partition of the topic, and under which epoch; None if that is not known."""
         shown = self.shown
         if shown is None:
-            return self._is_alone()
-        return all(self.at(index) is not None for index in range(len(shown.partitions)))
+            return {} if self._is_alone() else None
+        found = {}
+        for index, partition in enumerate(shown.partitions):
+            if partition is None:
+                return None
+            found[index] = (partition.record.leader, partition.record.epoch)
+        return found
+
+    def epochs(self) -> dict[int, int]:
+        """The partitions that are led here and loaded, and under which leader epoch."""
+        return {index: led.partition.epoch for index, led in sorted(self._led.items()) if led.loaded}
+
+    def busy(self, producer_ids: Iterable[int]) -> set[int]:
+        """Those of these producers that have a transaction here which is not over."""
+        wanted = set(producer_ids)
+        return {
+            one.producer_id
+            for shard in self
+            for one in shard.transactions
+            if one.producer_id in wanted and one.state not in IDLE
+        }
 
     async def expire(self) -> None:
         """Forgets transactional ids that have been idle for too long."""
         for shard in self:
             await shard.expire()
-
-    def end_orphans(self, partitions: Iterable[Replica]) -> None:
-        """Aborts what is open in a partition of this broker and over for its coordinator.
-
-        A topic with flush=async may lose the marker of a transaction in a power loss, after the coordinator
-        was done with it. Nobody else would ever end it, and no reader at read_committed get past it. A
-        partition knows the producer and not the transactional id, so this takes a broker that coordinates all
-        of them: one that does not know the id has no say.
-        """
-        if not self.coordinates_all:
-            return
-        under_way = self._under_way()
-        for partition in partitions:
-            topic_partition = (partition.topic, partition.index)
-            for producer_id, epoch, first_offset in partition.open_transactions():
-                if (producer_id, topic_partition) in under_way:
-                    continue
-                log.warning(
-                    "%s: aborting the transaction at offset %d, whose end was lost", partition, first_offset
-                )
-                marker = Marker(producer_id, epoch, False, partition.coordinator_epoch(producer_id), 0)
-                append_marker(partition, marker, lambda _: None)
-
-    def _under_way(self) -> set[tuple[int, TopicPartition]]:
-        return {
-            (one.producer_id, topic_partition)
-            for shard in self
-            for one in shard.transactions
-            if one.state is TransactionState.ONGOING or one.state in PREPARED
-            for topic_partition in one.partitions
-        }

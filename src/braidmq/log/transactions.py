@@ -179,9 +179,13 @@ class PartitionTransactions:
 
     # -- what writers ask ------------------------------------------------------------------------
 
-    def needs_verification(self, producer_id: int) -> bool:
-        """Whether the coordinator is to be asked before this producer's next transactional batch."""
-        return producer_id not in self._open
+    def needs_verification(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the coordinator is to be asked before this producer's next transactional batch.
+
+        A transaction of another epoch is the one before, whose marker is on its way.
+        """
+        opened = self._open.get(producer_id)
+        return opened is None or opened.producer_epoch != producer_epoch
 
     def begin_verification(self, header: BatchHeader) -> Guard:
         """A guard for a batch that would begin a transaction. Batches sent together share one."""

@@ -1,6 +1,7 @@
 """What brokers say to each other about transactions, in Kafka's own requests.
 
 WriteTxnMarkers      the coordinator has a transaction's end written where its partitions are
+ListTransactions     a partition's broker looks for the coordinator of a transaction that nobody ends
 AddPartitionsToTxn   a partition's broker asks the coordinator before the first batch (KIP-890)
 """
 
@@ -12,12 +13,15 @@ from typing import NamedTuple, cast
 from braidmq.net.peer import Peers
 from braidmq.txn.events import AddPartitions, TopicPartition
 from braidmq.txn.marker_queue import MarkerKey, by_marker
+from braidmq.txn.transaction import IDLE
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -30,6 +34,14 @@ class Question(NamedTuple):
 
     asked: AddPartitions
     verify_only: bool
+
+
+class Coordinated(NamedTuple):
+    """What a broker coordinates: which of some producers have a transaction, and for what that is all."""
+
+    busy: frozenset[int]
+    epochs: Mapping[int, int]
+    """The partitions of `__transaction_state` that are led and loaded there, with their leader epochs."""
 
 
 class TxnPeers:
@@ -92,6 +104,20 @@ class TxnPeers:
                     for partition in topic.results_by_partition
                 }
         return answers
+
+    async def coordinated(self, node_id: int, producer_ids: Sequence[int]) -> Coordinated:
+        """Which of these producers have a transaction that is not over, as far as the broker knows."""
+        request = ListTransactionsRequest(producer_id_filters=list(producer_ids))
+        answer = cast("ListTransactionsResponse", await self._peers.call(node_id, request))
+        if answer.error_code != ErrorCode.NONE:
+            return Coordinated(frozenset(), {})
+        over = {state.label for state in IDLE}
+        return Coordinated(
+            frozenset(
+                one.producer_id for one in answer.transaction_states if one.transaction_state not in over
+            ),
+            {one.partition_index: one.leader_epoch for one in answer.coordinated_partitions},
+        )
 
 
 def _topics(asked: AddPartitions) -> list[AddPartitionsToTxnTopic]:

@@ -141,6 +141,9 @@ class Client:
                 AddOffsetsToTxnResponse,
             )
             assert added.error_code == 0
+        return await self.commit_announced_offset(offset, group_id)
+
+    async def commit_announced_offset(self, offset: int, group_id: str = "g") -> ErrorCode:
         answer = await self.one.ask(
             TxnOffsetCommitRequest(
                 transactional_id=self.name,

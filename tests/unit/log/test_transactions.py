@@ -225,14 +225,15 @@ def test_what_is_settled_is_forgotten_and_can_be_neither_cut_nor_kept() -> None:
 def test_the_first_batch_needs_a_guard_and_the_next_ones_do_not() -> None:
     """T2: the transaction is verified once."""
     known = PartitionTransactions()
-    assert known.needs_verification(1)
+    assert known.needs_verification(1, 0)
     assert refusal(known, header(1), None) is ErrorCode.INVALID_TXN_STATE
     guard = known.begin_verification(header(1))
     assert known.begin_verification(header(1, sequence=1)) is guard
     assert refusal(known, header(1), None) is ErrorCode.INVALID_TXN_STATE
     known.check(header(1), guard)
     known.append(header(1), 0)
-    assert not known.needs_verification(1)
+    assert not known.needs_verification(1, 0)
+    assert known.needs_verification(1, 1), "the transaction before has not ended here"
     known.check(header(1, sequence=1), guard)
     known.check(header(1, sequence=1), None)
 

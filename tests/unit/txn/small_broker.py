@@ -235,7 +235,9 @@ class Produce:
         """None until it is decided."""
         header = parse_header(batch)
         try:
-            if broker.partition(place).transactions.needs_verification(header.producer_id):
+            if broker.partition(place).transactions.needs_verification(
+                header.producer_id, header.producer_epoch
+            ):
                 self._guard = broker.partition(place).transactions.begin_verification(header)
                 self._ask(transactional_id, header, protocol)
         except ApiError as error:

@@ -24,6 +24,7 @@ from braidmq.wire.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
+    CoordinatedPartition,
     DescribedTransactionState,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -244,5 +245,9 @@ def list_transactions(
             )
             for shard in shards
             for one in views.listed(shard.transactions, wanted, shard.now())
+        ],
+        coordinated_partitions=[
+            CoordinatedPartition(partition_index=index, leader_epoch=epoch)
+            for index, epoch in (shards.epochs() if is_peer(face, context) else {}).items()
         ],
     )

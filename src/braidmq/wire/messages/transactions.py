@@ -194,8 +194,17 @@ class ListedTransactionState(Message):
     transaction_state: str = string()
 
 
+class CoordinatedPartition(Message):
+    """A partition of the coordinators' own topic, and the epoch under which the answer speaks for it."""
+
+    partition_index: int = int32()
+    leader_epoch: int = int32()
+
+
 class ListTransactionsResponse(Message, api=Api.LIST_TRANSACTIONS, versions=(0, 2), flexible=0):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     unknown_state_filters: list[str] = array(string)
     transaction_states: list[ListedTransactionState] = array(ListedTransactionState)
+    coordinated_partitions: list[CoordinatedPartition] = array(CoordinatedPartition, tag=10_000)
+    """Braid's own, between brokers: for which partitions the list is complete."""
