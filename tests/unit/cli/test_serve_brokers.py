@@ -85,7 +85,7 @@ def cluster(data: Path, brokers: int = 3, *words: str, port: int | None = None) 
         if running.process is not None:
             running.end(signal.SIGTERM)
         # A test that failed in between may have left brokers without their supervisor.
-        for home in data.iterdir():
+        for home in (one for one in data.iterdir() if one.is_dir()):
             if (pid := holder_of(home)) and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
 
