@@ -93,11 +93,12 @@ class InternalPartition:
 
     # -- loading --------------------------------------------------------------------------------
 
-    async def read(self, take: TakeBatch) -> None:
+    async def read(self, take: TakeBatch) -> int:
         """Gives every batch that was here when the epoch began to `take`, oldest first, in slices of time.
 
-        It returns when all of it is committed. What is after the high watermark is read, too: it will be
-        committed, as a leader cuts nothing. ApiError if this broker leads the partition no more.
+        It returns the offset where that ends, when all of it is committed. What is after the high watermark
+        is read, too: it will be committed, as a leader cuts nothing. ApiError if this broker leads the
+        partition no more.
         """
         await opened([self.replica])
         self._check_epoch()
@@ -111,6 +112,7 @@ class InternalPartition:
             await asyncio.sleep(0)
             self._check_epoch()
         await self.durable(end)
+        return end
 
     def _read_slice(
         self,

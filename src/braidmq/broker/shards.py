@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from braidmq.broker.internal_partition import InternalPartition
 from braidmq.broker.topics import Topics
-from braidmq.cluster.image import Delta, Image, TopicImage
+from braidmq.cluster.image import Delta, Image, PartitionImage, TopicImage
 from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -109,7 +109,10 @@ class ShardMap:
                 await self._topics.create_own(self.topic_name, self._options, self._new_count())
             except ApiError as error:
                 # Another broker was faster, and the image will show it in a moment.
-                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                if error.code not in (
+                    ErrorCode.TOPIC_ALREADY_EXISTS,
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ):
                     raise
                 if asyncio.get_running_loop().time() >= deadline_s:
                     raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
@@ -119,13 +122,15 @@ class ShardMap:
 class _Led(Generic[S]):
     """A shard that this broker leads."""
 
-    __slots__ = ("loaded", "loading", "partition", "shard")
+    __slots__ = ("loaded", "loading", "partition", "shard", "tried")
 
     def __init__(self, partition: InternalPartition, shard: S) -> None:
         self.partition = partition
         self.shard = shard
         self.loaded = False
         self.loading: asyncio.Task[None] | None = None
+        self.tried = asyncio.Event()
+        """Set when it is loaded, or was not the first time, or is led no more."""
 
 
 class Shards(ShardMap, Generic[S]):
@@ -178,6 +183,11 @@ class Shards(ShardMap, Generic[S]):
         led = self._led.get(index)
         return led.shard if led is not None and led.loaded else None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether some shard that is led here is not loaded."""
+        return not all(led.loaded for led in self._led.values())
+
     def __iter__(self) -> Iterator[S]:
         """The shards that are loaded, by partition."""
         return iter([led.shard for _, led in sorted(self._led.items()) if led.loaded])
@@ -192,10 +202,9 @@ class Shards(ShardMap, Generic[S]):
                 await self.loaded()
 
     async def loaded(self) -> None:
-        """Returns when every shard that is led here now is loaded, or led no more."""
-        loading = [led.loading for led in self._led.values() if led.loading is not None]
-        if loading:
-            await asyncio.wait(loading)
+        """Returns when every shard that is led here now is loaded, if it can be; those are tried again."""
+        for led in list(self._led.values()):
+            await led.tried.wait()
 
     # -- following the image --------------------------------------------------------------------
 
@@ -217,6 +226,7 @@ class Shards(ShardMap, Generic[S]):
         self._stopped = True
         for led in self._led.values():
             led.partition.on_lost = None
+            led.tried.set()
             if led.loading is not None:
                 led.loading.cancel()
             led.shard.stop()
@@ -226,9 +236,9 @@ class Shards(ShardMap, Generic[S]):
         mine = {}
         if shown is not None and topic is not None and topic.id == shown.id:
             mine = {
-                index: topic.held[index]
-                for index, partition in enumerate(shown.partitions)
-                if partition is not None and partition.record.leader == self._node_id and index in topic.held
+                index: replica
+                for index, replica in topic.held.items()
+                if replica.leads and self._is_mine(shown.partitions[index])
             }
         for index, led in list(self._led.items()):
             replica = mine.get(index)
@@ -237,6 +247,10 @@ class Shards(ShardMap, Generic[S]):
         for index in mine:
             if index not in self._led and not self._stopped:
                 self._lead(index)
+
+    def _is_mine(self, partition: PartitionImage | None) -> bool:
+        """One whose record cannot be read stays with the broker that holds it."""
+        return partition is None or partition.record.leader == self._node_id
 
     def _lead(self, index: int) -> None:
         replica = self._topics.get(self.topic_name).held[index]
@@ -250,6 +264,7 @@ class Shards(ShardMap, Generic[S]):
         led = self._led.pop(index)
         if led.loading is not None:
             led.loading.cancel()
+        led.tried.set()
         led.partition.resign()
         led.shard.resign()
 
@@ -279,11 +294,13 @@ class Shards(ShardMap, Generic[S]):
                     "%s: cannot be loaded, which is tried again in %.1f s: %s", led.partition, pause_s, error,
                     exc_info=None if known else error,
                 )  # fmt: skip
+            led.tried.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
             led.shard.resign()
             led.shard = self._make(led.partition)
         led.loaded, led.loading = True, None
+        led.tried.set()
         log.info("%s: loaded in %.3f s", led.partition, self._clock.monotonic() - began_s)
 
 

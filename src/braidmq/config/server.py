@@ -14,6 +14,7 @@ from braidmq.config.broker import BROKER
 from braidmq.config.cluster import CLUSTER
 from braidmq.config.group import CONSUMER_GROUPS, SHARE_GROUPS, STREAMS_GROUPS
 from braidmq.config.option import ConfigError, Option, find
+from braidmq.config.shards import SHARDS
 from braidmq.config.topic import TOPIC, TOPIC_BY_NAME, TopicConfig
 from braidmq.config.transaction import TRANSACTIONS
 
@@ -24,6 +25,7 @@ SERVER: tuple[Option, ...] = (
     *TRANSACTIONS,
     *SHARE_GROUPS,
     *STREAMS_GROUPS,
+    *SHARDS,
 )
 SERVER_BY_NAME: Mapping[str, Option] = {option.name: option for option in SERVER}
 
@@ -156,6 +158,9 @@ class Config:
     group_streams_num_standby_replicas: int
     group_streams_initial_rebalance_delay_ms: int
     group_streams_max_size: int
+    offsets_topic_num_partitions: int
+    transaction_state_log_num_partitions: int
+    share_coordinator_state_topic_num_partitions: int
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 

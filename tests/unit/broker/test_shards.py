@@ -199,8 +199,13 @@ def test_loading_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
     async def story() -> None:
         async with embedded(tmp_path) as broker:
             found = made(broker, count=1)
-            await found.reach("k")
+            with pytest.raises(ApiError) as refused:
+                await found.reach("k")
+            assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            while found.is_loading:
+                await asyncio.sleep(0.001)
             assert not left
+            assert found.of("k")
 
     asyncio.run(story())
 
