@@ -121,9 +121,14 @@ def send(bootstrap: str, topic: str, partitions: int, texts: list[str], idempote
     assert set(failed) == {None}
 
 
-def read(bootstrap: str, topic: str, partitions: int, count: int) -> list[str]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+def read(bootstrap: str, topic: str, partitions: int, count: int, group: str = "") -> list[str]:
+    """All records by assignment, or in a group what it has not read yet."""
+    options = {"bootstrap.servers": bootstrap, "group.id": group or "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**options, "enable.auto.commit": bool(group)})
+    if group:
+        consumer.subscribe([topic])
+    else:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     found: list[str] = []
     deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
@@ -141,7 +146,7 @@ def test_clients_see_as_many_brokers_and_kills_lose_nothing(tmp_path: Path) -> N
         assert sorted(led.values()) == [1, 1, 2, 2, 3, 3]
         texts = sorted(f"{number:03}" for number in range(60))
         send(running.bootstrap, "t", 6, texts)
-        assert read(running.bootstrap, "t", 6, 60) == texts
+        assert read(running.bootstrap, "t", 6, 60, group="g1") == texts
         pid = holder_of(tmp_path / "data" / "2")
         assert pid
         os.kill(pid, signal.SIGKILL)
@@ -149,6 +154,7 @@ def test_clients_see_as_many_brokers_and_kills_lose_nothing(tmp_path: Path) -> N
         wait_until(lambda: leaders(running.bootstrap, "t") == led)
         send(running.bootstrap, "t", 6, texts)
         assert read(running.bootstrap, "t", 6, 120) == sorted(texts * 2)
+        assert read(running.bootstrap, "t", 6, 60, group="g1") == texts
         assert running.end(signal.SIGTERM) == 0
         assert "[broker 2]" in running.said()
         assert not (tmp_path / "data" / "1" / "active").exists(), "it was not stopped cleanly"
@@ -195,21 +201,23 @@ def test_the_brokers_of_a_killed_supervisor_stop_if_they_should(tmp_path: Path) 
 
 
 def test_a_single_broker_becomes_the_first_of_several_and_can_go_back(tmp_path: Path) -> None:
-    """W2 N4: topics, records and ids survive both ways; back only while the others hold nothing."""
+    """W2 N4: topics, records, groups and ids survive both ways; back only while the others hold nothing."""
     texts = sorted(f"{number:03}" for number in range(10))
     with broker(data=tmp_path) as single:
         create(single.bootstrap, "old", 2)
         send(single.bootstrap, "old", 2, texts)
+        assert read(single.bootstrap, "old", 2, 10, group="g1") == texts
         cluster_id = AdminClient({"bootstrap.servers": single.bootstrap}).list_topics(timeout=30).cluster_id
     with cluster(tmp_path / "data", 2) as running:
         assert set(leaders(running.bootstrap, "old").values()) == {1}
-        assert read(running.bootstrap, "old", 2, 10) == texts
+        send(running.bootstrap, "old", 2, ["more"])
+        assert read(running.bootstrap, "old", 2, 1, group="g1") == ["more"]
         found = AdminClient({"bootstrap.servers": running.bootstrap}).list_topics(timeout=30)
         assert found.cluster_id == cluster_id
         assert len(found.brokers) == 2
         running.end(signal.SIGTERM)
     with broker(data=tmp_path) as single:
-        assert read(single.bootstrap, "old", 2, 10) == texts
+        assert read(single.bootstrap, "old", 2, 11) == [*texts, "more"]
     with cluster(tmp_path / "data", 2) as running:
         create(running.bootstrap, "new", 2)
         running.end(signal.SIGTERM)
