@@ -183,6 +183,7 @@ class Supervisor:
         server = StoreServer(store)
         path = socket_path(directory.store)
         await server.listen_unix(path)
+        stack.callback(path.unlink, missing_ok=True)
         stack.push_async_callback(server.close)
         self._store = store
         self._store_argument = ("-o", f"store=unix:{path}")

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         asked = _parse(arguments)
         start_logging(asked.log_level, asked.log_prefix)
-        asked.option += _shortcuts(asked)
+        asked.option += [*_joining(asked), *_shortcuts(asked)]
         config = configure(gather(asked.config, asked.option))
         if asked.brokers is not None:
             return _supervise(asked, config)
@@ -74,6 +74,16 @@ def _prefix(arguments: Sequence[str]) -> str:
     """Of messages that are no log lines; looked up in the words, as they may be what is wrong."""
     at = arguments.index("--log-prefix") + 1 if "--log-prefix" in arguments else len(arguments)
     return f"{arguments[at]} " if at < len(arguments) else ""
+
+
+def _joining(asked: argparse.Namespace) -> list[str]:
+    if asked.join is None:
+        return []
+    if asked.store is not None:
+        raise UserMistake("--join asks a broker for the store, and --store names it: use one of them")
+    from braidmq.cli.join import found_options
+
+    return found_options(parse_address(asked.join), asked.data)
 
 
 def _shortcuts(asked: argparse.Namespace) -> list[str]:
@@ -171,8 +181,7 @@ def _serve(asked: argparse.Namespace, config: Config) -> int:
     if asked.stop_on_eof:
         stop_on_eof()
     # Brokers with a store elsewhere may well share a directory: their supervisor's.
-    alone = config.given.get("store", "file") == "file"
-    data = _own_directory(asked.data) if alone else asked.data
+    data = _own_directory(asked.data) if config.store == "file" else asked.data
     return _explained(asked, data, lambda: run(config, data, listen, advertise, announce))
 
 
@@ -218,6 +227,7 @@ def _own_directory(data: Path) -> Path:
 
 def _supervise(asked: argparse.Namespace, config: Config) -> int:
     from braidmq import supervise
+    from braidmq.cli.stores import opener
 
     plan = supervise.Plan(
         brokers=_count(asked.brokers),
@@ -228,6 +238,7 @@ def _supervise(asked: argparse.Namespace, config: Config) -> int:
         cluster_name=config.cluster_name,
         arguments=_for_each_broker(asked),
         stop_on_eof=asked.stop_on_eof,
+        open_store=None if config.store == "file" else opener(config.store, _file(config.store_token_file)),
     )
     last = plan.listen.port + plan.brokers - 1
     if plan.listen.port and last > PORT_MAX:
@@ -239,6 +250,10 @@ def _supervise(asked: argparse.Namespace, config: Config) -> int:
     except supervise.CannotStart as refused:
         print(f"braid serve: {refused}", file=sys.stderr)
         return refused.code
+
+
+def _file(path: str) -> Path | None:
+    return Path(path) if path else None
 
 
 def _count(text: str) -> int:
