@@ -18,6 +18,7 @@ from pathlib import Path
 from braidmq.broker.broker import Broker
 from braidmq.config import Config, ConfigError
 from braidmq.faces.kafka.face import KafkaFace
+from braidmq.faces.kafka.name_servers import NameServers
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.net.reactor import Reactor
 from braidmq.platform.network import Network, SocketNetwork
@@ -110,6 +111,9 @@ class Service:
         self._broker = broker
         self._reactor = Reactor(broker.config, loop, network, broker.readers.submit)
         self._face = KafkaFace(broker)
+        self._name_servers = NameServers(
+            broker.config, network, broker.peers.directory, broker.metadata.image, broker.metadata.feed
+        )
 
     async def listen(self, listen: Address, advertise: Address | None = None) -> Address:
         """Accepts clients, and shows so in the metadata; the address that was bound."""
@@ -117,11 +121,13 @@ class Service:
         told = advertise or (_reachable(host), port)
         self._face.advertise(*told, listening=(host, port))
         await self._broker.metadata.appear(*told)
+        self._name_servers.start(*told)
         return host, port
 
     async def drain(self) -> None:
         """Answers what was asked, and takes nothing more."""
         self._reactor.stop_accepting()
+        await self._name_servers.stop()
         self._face.begin_drain()
         await self._reactor.drain()
 

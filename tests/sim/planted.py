@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from braidmq.broker import topics
-from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.internal_partition import InternalPartition
 from braidmq.broker.replica import Replica
 from braidmq.broker.topic_directories import DirectorySurvey
 from braidmq.cluster import journal
@@ -26,7 +26,7 @@ Planted = AbstractContextManager[Any]
 
 def _answers_too_early(self: Any, offset: int, callback: Any) -> None:
     """In the place of `when_committed`: the sync is begun, and not waited for."""
-    _when_committed(self if isinstance(self, Replica) else self.partition, offset, lambda _: None)
+    _when_committed(self if isinstance(self, Replica) else self.replica, offset, lambda _: None)
     callback(ErrorCode.NONE)
 
 
@@ -66,7 +66,7 @@ def _appends_without_sync(self: FileStore, entry: journal.Change) -> None:
 
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "an ack before the sync": (Replica, "when_committed", _answers_too_early),
-    "a position answered before it is durable": (InternalTopic, "when_durable", _answers_too_early),
+    "a position answered before it is durable": (InternalPartition, "when_durable", _answers_too_early),
     "records served before they are durable": (Replica, "read", _reads_ahead),
     "a torn tail is served": (scan, "fault", _serves_what_is_torn),
     "the last stable offset is ignored": (

@@ -15,16 +15,18 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from braidmq.broker import share_delivery, share_records, txn_coordinator
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
 from braidmq.broker.cluster_view import ClusterView, Leader
 from braidmq.broker.group_commit import GroupCommit
-from braidmq.broker.group_coordinator import GroupCoordinator
 from braidmq.broker.group_options import GroupOptions
+from braidmq.broker.group_shards import GroupShards
 from braidmq.broker.housekeeping import Housekeeping
 from braidmq.broker.metadata import Joining, Metadata, Start, joining
 from braidmq.broker.opening import Opener
@@ -32,6 +34,7 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
+from braidmq.broker.shards import ShardMap
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
@@ -53,6 +56,8 @@ from braidmq.wire.errors import ApiError, ErrorCode
 OFFSETS_CHECK_S = 600.0
 TRANSACTIONS_CHECK_S = 3600.0
 TIDY_S = 1.0
+CLUSTER_SHARDS = 16
+"""Partitions of an internal topic in a cluster."""
 STOP_PATIENCE_S = 2.5
 """How long each step of a stop waits for a disk that ends nothing; container platforms kill after 10 s."""
 THREADS_PATIENCE_S = 1.0
@@ -95,11 +100,11 @@ class Broker:
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
         self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
+        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.node_id = config.node_id
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
         changes = self.metadata.changes
-        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
             config, data, self.disk, self.metadata, self.threads, self._new_partition, self.clock
@@ -111,12 +116,26 @@ class Broker:
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
-        self.coordinator = GroupCoordinator(
-            self.topics, self.clock, self._group_settings, self.catalog, self.group_options.streams
+        self.groups = self._new_groups()
+        self.transaction_map = ShardMap(
+            image,
+            self.topics,
+            config.node_id,
+            txn_coordinator.STATE_TOPIC,
+            lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
+            txn_coordinator.TOPIC_OPTIONS,
+        )
+        self.share_map = ShardMap(
+            image,
+            self.topics,
+            config.node_id,
+            share_records.STATE_TOPIC,
+            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            share_delivery.TOPIC_OPTIONS,
         )
         self._transaction_settings = _transaction_settings(config)
         self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.coordinator
+            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.groups
         )
         self.txn_gate = TxnGate(self.transactions)
         self.share_delivery = ShareDelivery(self.topics, self.clock, self.group_options.share)
@@ -131,6 +150,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
+            self.groups.stop()
             await _within(asyncio.ensure_future(self.metadata.close()), STOP_PATIENCE_S)
             for pool in (self.readers, self.threads):
                 pool.stop(THREADS_PATIENCE_S)
@@ -146,9 +166,12 @@ class Broker:
         self._load_metadata()
         recovered = await self._recover_active()
         self._active = self.disk.open_append(self.data / "active")
-        self.coordinator.load()
+        self.groups.start()
+        if not self.in_cluster:
+            await self.groups.loaded()
         for group_id in self.share_delivery.load():
-            self.coordinator.groups.add_share(group_id)
+            with suppress(ApiError):  # its coordinator is another broker, or will read of it
+                (await self.groups.reach(group_id)).groups.add_share(group_id)
         await self.transactions.load()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
@@ -167,7 +190,7 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics):
+        for follower in (self.options, self.group_options, self.topics, self.groups):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -185,7 +208,7 @@ class Broker:
 
     async def _stop(self, patience_s: float) -> None:
         self._opener.stop()
-        self.coordinator.stop()
+        self.groups.stop()
         self.share_delivery.stop()
         self.transactions.stop()
         await self.peers.close()
@@ -226,6 +249,10 @@ class Broker:
         """Where a broker accepts clients; None while it does not run."""
         return self.view.endpoint(node_id)
 
+    def _internal_partitions(self, wanted: int) -> int:
+        """Of a new internal topic; `wanted` is 0 where nobody has chosen."""
+        return wanted or (CLUSTER_SHARDS if self.in_cluster else 1)
+
     def partition(self, topic_name: str, index: int) -> Replica:
         """A partition that this broker leads; ApiError if there is none, or another broker does."""
         topic = self.topics.find(topic_name)
@@ -255,12 +282,12 @@ class Broker:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is the broker's own and cannot be deleted"
             )
-        await self.topics.delete(name, lambda: self.coordinator.forget_topic(name))
+        await self.topics.delete(name, lambda: self.groups.forgotten(name))
         await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and all it has kept."""
-        code = await self.coordinator.delete_group(group_id)
+        code = await self.groups.of(group_id).delete_group(group_id)
         if code is ErrorCode.NONE:
             await self.share_delivery.forget_group(group_id)
         return code
@@ -278,11 +305,11 @@ class Broker:
 
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
-        await self.coordinator.expire()
+        await self.groups.expire()
         reading = {part.key.group_id for part in self.share_delivery}
-        for group in list(self.coordinator.groups):
+        for group in list(self.groups.all_groups()):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
-                self.coordinator.groups.delete(group.group_id)
+                await self.groups.of(group.group_id).delete_group(group.group_id)
 
     async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""
@@ -309,14 +336,9 @@ class Broker:
     # -- details --------------------------------------------------------------------------------
 
     async def _finish_deletions(self) -> None:
-        """Forgets offsets of topics whose deletion was cut off, unless they were recreated after that."""
+        """Their groups have forgotten the offsets of deleted topics as they were loaded."""
         for deletion in self.topics.unfinished_deletions():
-            try:
-                if self.topics.find(deletion.name) is None:
-                    await self.coordinator.forget_topic(deletion.name)
-                deletion.forgotten = True
-            except ApiError as error:
-                log.error("cannot remove the offsets of the deleted topic %s: %s", deletion.name, error)
+            deletion.forgotten = True
 
     def _measure(self, path: Path) -> int:
         """The bytes of a log's segments; -1 if the disk does not tell."""
@@ -341,6 +363,19 @@ class Broker:
             self.housekeeping.measure_disk()
         except OSError as error:
             log.warning("cannot read how full the disk is, trying again later: %s", error)
+
+    def _new_groups(self) -> GroupShards:
+        return GroupShards(
+            self.image,
+            self.topics,
+            self.node_id,
+            self.clock,
+            self._group_settings,
+            self.catalog,
+            self.group_options.streams,
+            lambda: self._internal_partitions(self.config.offsets_topic_num_partitions),
+            lambda: self.in_cluster,
+        )
 
     def _new_partition(self, topic: Topic, index: int) -> Replica:
         return Replica(

@@ -1,11 +1,13 @@
-"""The group coordinator: pure group logic on one side, an internal topic and a timer on the other.
+"""The coordinator of some groups: pure group logic on one side, a partition and a timer on the other.
 
 `braidmq.group` decides; this module writes down what it decides, and answers when that is durable. Records
-go to the internal, compacted topic `__consumer_offsets` in Kafka's own format; on start they are read back
-in order. A reply is sent once everything that its group has written before is on disk, no matter which member
-caused it: a follower does not get an assignment that a crash could take back, though its leader brought it.
+go to one partition of the internal, compacted topic `__consumer_offsets` in Kafka's own format; the broker
+that begins to lead the partition reads them back in order. A reply is sent once everything that its group has
+written before is on disk, no matter which member caused it: a follower does not get an assignment that a
+crash could take back, though its leader brought it.
 
-The internal topic is made when the first group appears, so a broker without groups never has it.
+Offsets of a transaction are decided when its marker is committed in the partition, whichever broker had it
+appended.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from braidmq.broker.alarm import Alarm
-from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.group_context import GroupContext
+from braidmq.broker.internal_partition import InternalPartition
 from braidmq.broker.topic import INTERNAL_TOPICS
-from braidmq.group.catalog import Catalog
 from braidmq.group.consumer_group import Beat, ConsumerGroup
 from braidmq.group.consumer_member import Heartbeat, SteadyBeat
 from braidmq.group.events import (
@@ -38,21 +40,18 @@ from braidmq.group.events import (
 from braidmq.group.groups import Groups
 from braidmq.group.loading import GroupLoader
 from braidmq.group.offsets import Commit, TopicPartition
-from braidmq.group.records import OFFSETS_TOPIC, group_record, offset_record
-from braidmq.group.settings import GroupSettings
-from braidmq.group.streams_group import StreamsBeat, StreamsOptions
+from braidmq.group.records import group_record, offset_record
+from braidmq.group.streams_group import StreamsBeat
 from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.group.streams_topology import ApplicationTopic, StatusCode, TopologyStatus
-from braidmq.log.transactions import Guard, MarkerType, parse_end_marker
-from braidmq.platform.clock import Clock
+from braidmq.log.transactions import EndMarker, Guard, MarkerType, parse_end_marker
 from braidmq.platform.randomness import new_uuid
 from braidmq.wire.errors import ApiError, ErrorCode
-from braidmq.wire.records import parse_header, records
+from braidmq.wire.records import BatchHeader, parse_header, records
 
 if TYPE_CHECKING:
     from braidmq.broker.partition import CommittedCallback
     from braidmq.broker.replica import Replica
-    from braidmq.broker.topics import Topics
     from braidmq.broker.txn_gate import TxnProducer
 
 log = logging.getLogger("braid.groups")
@@ -71,67 +70,126 @@ class Committer(NamedTuple):
 
 
 class GroupCoordinator:
-    """Coordinates every group of this broker."""
+    """Coordinates the groups of one partition. Without a partition there are none."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        clock: Clock,
-        settings: GroupSettings,
-        catalog: Catalog,
-        streams_options: Callable[[str], StreamsOptions],
-    ) -> None:
-        self._topics = topics
-        self._topic = InternalTopic(topics, clock, OFFSETS_TOPIC, TOPIC_OPTIONS)
-        self._clock = clock
-        self._catalog = catalog
+    def __init__(self, partition: InternalPartition | None, context: GroupContext) -> None:
+        self._at = partition
+        self._context = context
+        self._topics = context.topics
+        self._clock = context.clock
+        self._catalog = context.catalog
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(clock, self._on_due)
+        self._alarm = Alarm(context.clock, self._on_due)
         self.now_ms = self._alarm.now_ms
         self._committing: Counter[str] = Counter()
         """Commits per group that are being written and do not show yet."""
-        self.groups = Groups(settings, lambda: new_uuid().hex(), lambda: catalog, streams_options)
+        self.groups = Groups(
+            context.settings,
+            lambda: new_uuid().hex(),
+            lambda: context.catalog,
+            context.streams_options,
+            context.limits,
+        )
         self._written_to: dict[str, int] = {}
         """Groups with changes on their way to disk, and where they end; oldest first."""
+        self._waiting: dict[asyncio.Future[Any], Joined | Synced] = {}
+        """Who waits for an answer of its group, and what it gets if this broker resigns."""
+        self._forgetting: dict[str, asyncio.Future[None]] = {}
+        """Deleted topics whose offsets are being forgotten."""
+        self._ended: list[tuple[EndMarker, int]] | None = []
+        """Ends of transactions that were committed while the partition was read; None after that."""
 
-    # -- the internal topic ---------------------------------------------------------------------
+    @property
+    def _partition(self) -> InternalPartition:
+        assert self._at is not None, "a group is coordinated where its partition is"
+        return self._at
 
-    def load(self) -> None:
-        """Reads the groups of an earlier run; blocks, before clients are accepted."""
+    # -- leading the partition ------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads the groups of the partition."""
         loading = GroupLoader()
-        for header, batch in self._topic.batches():
+
+        def take(header: BatchHeader, batch: memoryview) -> None:
             if (marker := parse_end_marker(batch)) is not None:
                 loading.marker(marker.producer_id, marker.outcome is MarkerType.COMMIT)
-                continue
+                return
             producer_id = header.producer_id if header.is_transactional else None
             for record in records(batch):
                 if record.key is not None:
                     loading.record(record.key, record.value, producer_id)
+
+        self._partition.watch_markers(self._on_marker)
+        end = await self._partition.read(take)
         self.groups.load(loading, self.now_ms(), self._clock.wall_ms())
         if loading.unreadable:
-            log.warning("cannot read %d records of %s; they are skipped", loading.unreadable, OFFSETS_TOPIC)
+            log.warning("%s: cannot read %d records; they are skipped", self._at, loading.unreadable)
+        ended, self._ended = self._ended or [], None
+        for marker, marker_end in ended:
+            if marker_end > end:
+                self._decide(marker)
+        await self._forget_deleted()
         self._set_timer()
 
-    async def open(self) -> None:
-        """Makes the internal topic if this is the first group ever."""
-        await self._topic.open()
+    async def _forget_deleted(self) -> None:
+        """Drops the offsets of topics that were deleted while another broker, or none, led the partition."""
+        try:
+            while gone := self._topics_with_offsets() & set(self._context.deleted_topics()):
+                for topic in sorted(gone):
+                    await self.forget_topic(topic)
+        except ApiError as error:
+            log.error("%s: cannot remove the offsets of deleted topics: %s", self._at, error)
+
+    def _topics_with_offsets(self) -> set[str]:
+        tables = (self.groups.offsets(group.group_id) for group in self.groups)
+        return {topic for table in tables for topic, _ in table.partitions()}
+
+    def resign(self) -> None:
+        """Another broker coordinates these groups from now on, or this one after reading them again."""
+        self._alarm.stop()
+        self._context.limits.remove(self.groups)
+        for waiting, refusal in list(self._waiting.items()):
+            if not waiting.done():
+                waiting.set_result(refusal)
 
     def stop(self) -> None:
         self._alarm.stop()
 
+    def _on_marker(self, marker: EndMarker, end: int) -> None:
+        """A transaction ends in this partition: its offsets count, or are dropped, when that is committed."""
+
+        def committed(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                return
+            if self._ended is None:
+                self._decide(marker)
+            else:
+                self._ended.append((marker, end))
+
+        self._partition.when_durable(end, committed)
+
+    def _decide(self, marker: EndMarker) -> None:
+        self.groups.decide(marker.producer_id, marker.outcome is MarkerType.COMMIT)
+
     # -- classic membership ---------------------------------------------------------------------
 
     async def join(self, group_id: str, request: Join) -> Joined:
-        await self.open()
         answer: asyncio.Future[Joined] = self._loop.create_future()
-        self._carry_out(group_id, self.groups.join(group_id, request, answer, self.now_ms()))
-        return await answer
+        self._waiting[answer] = Joined(ErrorCode.NOT_COORDINATOR, request.member_id)
+        try:
+            self._carry_out(group_id, self.groups.join(group_id, request, answer, self.now_ms()))
+            return await answer
+        finally:
+            del self._waiting[answer]
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
-        await self.open()
         answer: asyncio.Future[Synced] = self._loop.create_future()
-        self._carry_out(group_id, self.groups.sync(group_id, request, answer, self.now_ms()))
-        return await answer
+        self._waiting[answer] = Synced(ErrorCode.NOT_COORDINATOR)
+        try:
+            self._carry_out(group_id, self.groups.sync(group_id, request, answer, self.now_ms()))
+            return await answer
+        finally:
+            del self._waiting[answer]
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         code = self.groups.heartbeat(group_id, member_id, instance_id, generation, self.now_ms())
@@ -155,7 +213,6 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
         """The answer to a member, once what it changed is on disk. ApiError when the group refuses."""
-        await self.open()
         answer, effects = self.groups.consumer_heartbeat(group_id, beat, self.now_ms())
         await self._write_first(group_id, effects)
         return answer
@@ -165,7 +222,6 @@ class GroupCoordinator:
 
         Internal topics of the application that are missing are created before the member is answered.
         """
-        await self.open()
         answer, effects = self.groups.streams_heartbeat(group_id, beat, self.now_ms())
         await self._write_first(group_id, effects)
         failures = [error for topic in answer.to_create if (error := await self._create(topic)) is not None]
@@ -192,22 +248,31 @@ class GroupCoordinator:
         try:
             durable_at = self._perform(group_id, effects)
             if durable_at is not None:
-                await self._topic.durable(durable_at)
-        except ApiError:
-            self._carry_out(group_id, self.groups.write_failed(group_id, self.now_ms()))
+                await self._partition.durable(durable_at)
+        except ApiError as error:
+            if error.code is not ErrorCode.NOT_COORDINATOR:
+                self._carry_out(group_id, self.groups.write_failed(group_id, self.now_ms()))
             raise
 
-    def share_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
-        """The answer to a member of a share group, of which nothing is written. ApiError when it refuses."""
-        answer = self.groups.share_heartbeat(group_id, beat, self.now_ms())
-        self._set_timer()
+    async def share_heartbeat(self, group_id: str, beat: Heartbeat) -> Beat:
+        """The answer to a member of a share group, of which little is written. ApiError when it refuses."""
+        answer, effects = self.groups.share_heartbeat(group_id, beat, self.now_ms())
+        if effects:
+            await self._write_first(group_id, effects)
+        else:
+            self._set_timer()
         return answer
+
+    async def make_share(self, group_id: str) -> None:
+        """A share group whose offsets are set before its first member joins; the one that is there, too."""
+        await self._write_first(group_id, self.groups.make_share(group_id))
 
     # -- offsets --------------------------------------------------------------------------------
 
     async def commit(self, group_id: str, member: Committer, entries: Sequence[Commit]) -> None:
         """Stores offsets; on disk and visible on return. ApiError when the group refuses."""
-        await self.open()
+        if self._forgetting:
+            await self._forgotten({topic for (topic, _), _ in entries})
         self.groups.check_commit(
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
             (topic_partition for topic_partition, _ in entries),
@@ -220,7 +285,7 @@ class GroupCoordinator:
         if changes:
             self._committing[group_id] += 1
             try:
-                await self._topic.written(changes)
+                await self._partition.written(changes)
             finally:
                 self._committing[group_id] -= 1
         table = self.groups.offsets_to_change(group_id, self.now_ms())
@@ -237,7 +302,6 @@ class GroupCoordinator:
 
         ApiError when the group refuses.
         """
-        await self.open()
         self.groups.check_commit(
             group_id, member.member_id, member.instance_id, member.generation, self.now_ms(), member.version,
             (topic_partition for topic_partition, _ in entries), transactional=True,
@@ -247,8 +311,8 @@ class GroupCoordinator:
         changes = [
             offset_record(group_id, *topic_partition, committed) for topic_partition, committed in entries
         ]
-        batch = self._topic.transactional_batch(changes, producer.producer_id, producer.producer_epoch)
-        return self._topic.partition, batch
+        batch = self._partition.transactional_batch(changes, producer.producer_id, producer.producer_epoch)
+        return self._partition.replica, batch
 
     def commit_in_transaction(
         self,
@@ -264,7 +328,7 @@ class GroupCoordinator:
         the marker that ends the transaction; then `then` is called.
         """
         producer_id = parse_header(batch).producer_id
-        end = self._topic.partition.append_own(memoryview(batch), guard)
+        end = self._partition.append_batch(batch, guard)
 
         def enter(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
@@ -274,7 +338,7 @@ class GroupCoordinator:
                     )
             then(code)
 
-        self._topic.when_durable(end, enter)
+        self._partition.when_durable(end, enter)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         await self._write([offset_record(group_id, *topic_partition, None) for topic_partition in partitions])
@@ -289,11 +353,26 @@ class GroupCoordinator:
     async def forget_topic(self, topic: str) -> None:
         """Drops the offsets of a topic that was deleted.
 
-        Commits that were begun while it was there come first, or they would show up afterwards. Then the
-        tombstones of all groups are appended in one go: offsets that somebody commits for a recreated topic
-        of this name come after them.
+        Commits that were begun while it was there come first, or they would show up afterwards. Commits for
+        a recreated topic of this name wait until it is done.
         """
-        await self._topic.settled()
+        if topic in self._forgetting:
+            await self._forgotten({topic})
+            return
+        done = self._forgetting[topic] = self._loop.create_future()
+        try:
+            await self._partition.settled()
+            await self._forget(topic)
+        finally:
+            del self._forgetting[topic]
+            done.set_result(None)
+
+    async def _forgotten(self, topics: set[str]) -> None:
+        """Returns when none of these topics is being forgotten."""
+        while under_way := [done for topic, done in self._forgetting.items() if topic in topics]:
+            await under_way[0]
+
+    async def _forget(self, topic: str) -> None:
         of_group = {
             group.group_id: partitions
             for group in self.groups
@@ -306,9 +385,9 @@ class GroupCoordinator:
         ]
         durable_at = None
         for at in range(0, len(changes), TOMBSTONES_PER_BATCH):
-            durable_at = self._topic.append(changes[at : at + TOMBSTONES_PER_BATCH])
+            durable_at = self._partition.append(changes[at : at + TOMBSTONES_PER_BATCH])
         if durable_at is not None:
-            await self._topic.durable(durable_at)
+            await self._partition.durable(durable_at)
         for group_id, partitions in of_group.items():
             self.groups.offsets(group_id).forget(partitions)
 
@@ -349,7 +428,7 @@ class GroupCoordinator:
                 self._reply(group_id, effect, durable_at, failure)
                 continue
             try:
-                durable_at = self._topic.append(self._changes(effect))
+                durable_at = self._partition.append(self._changes(effect))
                 self._written_to.pop(group_id, None)
                 self._written_to[group_id] = durable_at
             except ApiError as error:
@@ -362,7 +441,7 @@ class GroupCoordinator:
     def _not_durable_before(self, group_id: str) -> int | None:
         """The offset at which the group's last change is on disk; None if it is."""
         written_to = self._written_to
-        while written_to and self._topic.is_durable(next(iter(written_to.values()))):
+        while written_to and self._partition.is_durable(next(iter(written_to.values()))):
             del written_to[next(iter(written_to))]
         return written_to.get(group_id)
 
@@ -380,15 +459,15 @@ class GroupCoordinator:
 
             def on_durable(code: ErrorCode) -> None:
                 _settle(reply, code)
-                if code is not ErrorCode.NONE:
+                if code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
                     self._carry_out(group_id, self.groups.write_failed(group_id, self.now_ms()))
 
-            self._topic.when_durable(durable_at, on_durable)
+            self._partition.when_durable(durable_at, on_durable)
 
     async def _write(self, changes: Sequence[KeyValue]) -> None:
         """Appends records and waits until they are on disk."""
         if changes:
-            await self._topic.durable(self._topic.append(changes))
+            await self._partition.durable(self._partition.append(changes))
 
     # -- time -----------------------------------------------------------------------------------
 

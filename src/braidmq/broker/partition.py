@@ -26,6 +26,7 @@ from braidmq.broker.opening import Opener
 from braidmq.config import Flush, TopicConfig
 from braidmq.log.compaction import CompactionJob, CompactionLimits, Compactor
 from braidmq.log.log import FlushJob, Log
+from braidmq.log.transactions import EndMarker
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError, ErrorCode
 
@@ -50,8 +51,8 @@ class Partition:
     __slots__ = (
         "_append_queue", "_cold_jobs", "_commit", "_committed_waits", "_compactor", "_config", "_directory",
         "_disk", "_end_watchers", "_high_watchers", "_log", "_on_dirty", "_open_waits", "_opener",
-        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "leads", "ready", "syncs",
-        "topic",
+        "_preparer", "_refusal", "deleted", "dirty", "index", "leader_epoch", "leads", "on_marker", "ready",
+        "syncs", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,8 @@ class Partition:
         self.index = index
         self.leader_epoch = leader_epoch
         """Under which this broker leads the partition; every batch appended here carries it."""
+        self.on_marker: Callable[[EndMarker, int], None] | None = None
+        """Called with every end of a transaction that is appended here, and the offset after it."""
         self.leads = True
         """Whether this broker leads the partition, as far as it knows."""
         self._directory = directory
@@ -116,6 +119,11 @@ class Partition:
     @property
     def is_open(self) -> bool:
         return self._log is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log takes no more records until the broker is started again."""
+        return self._log is not None and self._log.failed is not None
 
     @property
     def log(self) -> Log:

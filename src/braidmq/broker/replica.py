@@ -111,6 +111,8 @@ class Replica(Partition):
         if log.producers.known_transactions().check_marker(marker, transaction_version):
             log.append_marker(marker, self.leader_epoch)
             self._grown(log)
+            if self.on_marker is not None:
+                self.on_marker(marker, log.end_offset)
         return log.end_offset
 
     # -- waiting --------------------------------------------------------------------------------
@@ -239,11 +241,14 @@ class Replica(Partition):
             self._refusal = None
         return refusal
 
-    def stored_batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def stored_batches(
+        self, end_offset: int | None = None, read_bytes: int = LOAD_BYTES
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch of the log, committed or not, oldest first; blocks. For a coordinator that starts."""
         log = self.log
         offset = log.start_offset
-        while (found := log.read(offset, LOAD_BYTES, log.end_offset)) is not None:
+        limit = log.end_offset if end_offset is None else end_offset
+        while offset < limit and (found := log.read(offset, read_bytes, limit)) is not None:
             content = memoryview(found.read())
             found.release()
             at = 0

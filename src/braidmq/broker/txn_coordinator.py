@@ -17,12 +17,11 @@ from functools import partial
 from typing import TypeVar
 
 from braidmq.broker.alarm import Alarm
-from braidmq.broker.group_coordinator import GroupCoordinator
+from braidmq.broker.group_shards import GroupShards
 from braidmq.broker.internal_topic import InternalTopic
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
 from braidmq.broker.topics import Topics
-from braidmq.group.records import OFFSETS_TOPIC
 from braidmq.log.transactions import EndMarker, MarkerType
 from braidmq.platform.clock import Clock
 from braidmq.txn.coordinator import Transactions
@@ -49,9 +48,6 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-OFFSETS_PARTITION: TopicPartition = (OFFSETS_TOPIC, 0)
-"""Where the offsets of every group are."""
-
 FINISH_WAIT_MAX_S = 1.0
 """How long the next transaction waits for the one before it, until its client has to ask again."""
 LOOK_AGAIN_S = 0.05
@@ -70,7 +66,7 @@ class TransactionCoordinator:
         clock: Clock,
         settings: TransactionSettings,
         producer_ids: ProducerIds,
-        groups: GroupCoordinator,
+        groups: GroupShards,
     ) -> None:
         self._topics = topics
         self._topic = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
@@ -143,7 +139,7 @@ class TransactionCoordinator:
         )
 
     async def add_offsets(self, request: AddPartitions) -> Added:
-        await self._groups.open()
+        await self._groups.ensure()
         return await self._added(
             request, lambda token: self.transactions.add_offsets(request, token, self.now())
         )
@@ -280,11 +276,6 @@ class TransactionCoordinator:
         UNKNOWN_TOPIC_OR_PARTITION means that there is nothing left to end.
         """
 
-        def settled(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE and topic_partition == OFFSETS_PARTITION:
-                self._groups.groups.decide(marker.producer_id, marker.committed)
-            then(code)
-
         partition = self._partition(topic_partition)
         if partition is None:
             then(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -296,9 +287,9 @@ class TransactionCoordinator:
             try:
                 stored_at = partition.append_marker(end, marker.transaction_version)
             except ApiError as error:
-                settled(error.code)
+                then(error.code)
             else:
-                partition.when_committed(stored_at, settled)
+                partition.when_committed(stored_at, then)
 
         partition.when_open(write)
 

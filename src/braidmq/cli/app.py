@@ -23,7 +23,7 @@ from braidmq.config import ConfigError
 from braidmq.wire.errors import ApiError
 
 ORDER = (
-    *("serve", "config", "topic", "send", "produce", "tail", "consume"),
+    *("serve", "nameserver", "config", "topic", "send", "produce", "tail", "consume"),
     *("group", "txn", "pipeline", "lake", "cluster", "doctor", "perf"),
 )
 # Typer brings a click of its own in newer releases; through its public names we get the one it raises.
@@ -71,6 +71,14 @@ def _serve(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> N
     from braidmq.cli import serve
 
     raise typer.Exit(serve.main(arguments or []))
+
+
+@app.command("nameserver", context_settings={"ignore_unknown_options": True}, rich_help_panel=RUN)
+def _nameserver(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Run a name server, or read and change its configuration (braid nameserver --help)."""
+    from braidmq.cli import nameserver
+
+    raise typer.Exit(nameserver.main(arguments or []))
 
 
 command(app, "config", examples=config.EXAMPLES, panel=RUN)(config.show)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from braidmq.address import AddressError, parse_address
 from braidmq.config.option import MS_PER_DAY, Option, OptionType
 
 
 def _why_no_cluster_name(name: str) -> str | None:
     legal = name.isascii() and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
     return None if legal and len(name) <= 100 else "use up to 100 letters, digits, '.', '_' and '-'"
+
+
+def _why_no_addresses(addresses: tuple[str, ...]) -> str | None:
+    for text in addresses:
+        try:
+            parse_address(text)
+        except AddressError as error:
+            return str(error)
+    return None
 
 
 BROKER: tuple[Option, ...] = (
@@ -19,6 +29,14 @@ BROKER: tuple[Option, ...] = (
         "The cluster's name in the metadata store; give each cluster its own where several share a store.",
         form="letters, digits, '.', '_' and '-'",
         check=_why_no_cluster_name,
+    ),
+    Option(
+        "nameservers",
+        OptionType.LIST,
+        (),
+        "Name servers that this broker registers with, all of them; clients may bootstrap from any.",
+        form="HOST:PORT, with commas between them",
+        check=_why_no_addresses,
     ),
     Option(
         "auto.create.topics.enable",

@@ -14,6 +14,7 @@ from braidmq.config.broker import BROKER
 from braidmq.config.cluster import CLUSTER
 from braidmq.config.group import CONSUMER_GROUPS, SHARE_GROUPS, STREAMS_GROUPS
 from braidmq.config.option import ConfigError, Option, find
+from braidmq.config.shards import SHARDS
 from braidmq.config.topic import TOPIC, TOPIC_BY_NAME, TopicConfig
 from braidmq.config.transaction import TRANSACTIONS
 
@@ -24,6 +25,7 @@ SERVER: tuple[Option, ...] = (
     *TRANSACTIONS,
     *SHARE_GROUPS,
     *STREAMS_GROUPS,
+    *SHARDS,
 )
 SERVER_BY_NAME: Mapping[str, Option] = {option.name: option for option in SERVER}
 
@@ -52,6 +54,7 @@ GROUP: tuple[Option, ...] = tuple(
 DYNAMIC: frozenset[str] = frozenset(
     (
         *(option.name for option in TOPIC),
+        "nameservers",
         "auto.create.topics.enable",
         "num.partitions",
         "partitions.max",
@@ -76,8 +79,8 @@ DYNAMIC: frozenset[str] = frozenset(
         *(f"group.{option.name}" for option in GROUP),
     )
 )
-"""What an admin client may change of a broker that runs: nothing that names a file, an address or a command,
-and nothing that sizes a structure which is made at the start."""
+"""What an admin client may change of a broker that runs: nothing that names a file or a command, no
+address to listen on, and nothing that sizes a structure which is made at the start."""
 
 _HEARTBEAT, _SESSION = ".heartbeat.interval.ms", ".session.timeout.ms"
 
@@ -91,6 +94,7 @@ class Config:
 
     node_id: int
     cluster_name: str
+    nameservers: tuple[str, ...]
     store: str
     store_token_file: str
     rack: str
@@ -155,6 +159,9 @@ class Config:
     group_streams_num_standby_replicas: int
     group_streams_initial_rebalance_delay_ms: int
     group_streams_max_size: int
+    offsets_topic_num_partitions: int
+    transaction_state_log_num_partitions: int
+    share_coordinator_state_topic_num_partitions: int
     given: Mapping[str, str]
     """The options somebody set, as text, by name; the rest are defaults."""
 

@@ -40,8 +40,8 @@ How a shell uses it
     for others.
 4.  ConsumerGroupHeartbeat. `Groups.consumer_heartbeat` gives the answer and effects to be carried out
     first, in the sense of 2. ApiErrors are answers. The broker's topics come in as a `catalog.Catalog`.
-    ShareGroupHeartbeat is answered by `Groups.share_heartbeat`; nothing is written for it. Share groups
-    known from stored delivery state are announced with `Groups.add_share`. StreamsGroupHeartbeat is
+    ShareGroupHeartbeat is answered by `Groups.share_heartbeat`; only that the group is there is written.
+    Those known from stored delivery state are announced with `Groups.add_share`. StreamsGroupHeartbeat is
     answered by `Groups.streams_heartbeat` like ConsumerGroupHeartbeat; its answer may name topics to create.
 5.  OffsetCommit. Check with `Groups.check_commit` and each metadata with `offsets.checked_metadata`, write
     one `records.offset_record` per partition, and when they are durable enter them with

@@ -34,10 +34,10 @@ class GroupAdmission:
         self._members = Budget(settings.group_members_bytes_max, "members", weigh_members, MEMBERS_PAUSE_MS)
         self._offsets = Budget(settings.group_offsets_bytes_max, "offsets", weigh_offsets, OFFSETS_PAUSE_MS)
 
-    def weigh(self) -> None:
-        """Takes note of what is there, after it was loaded."""
-        self._members.weigh()
-        self._offsets.weigh()
+    def loaded(self, members_bytes: int, offsets_bytes: int) -> None:
+        """Takes note of what has come by loading."""
+        self._members.add(members_bytes)
+        self._offsets.add(offsets_bytes)
 
     def check_group(self, group_id: str) -> None:
         """Raises ApiError if there can be no group of that name."""

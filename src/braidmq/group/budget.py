@@ -23,14 +23,14 @@ class Budget:
         self._estimate_bytes = 0
         self._weighed_ms: int | None = None
 
-    def weigh(self) -> None:
-        """Corrects the estimate, because something came by another way, such as loading."""
-        self._estimate_bytes = self._weigh()
+    def add(self, size_bytes: int) -> None:
+        """So much has come that nobody is asked about, such as what was loaded."""
+        self._estimate_bytes += size_bytes
 
     def admit(self, size_bytes: int, now_ms: int) -> None:
         """Raises ApiError if so much more is too much."""
         if self._estimate_bytes + size_bytes > self._most_bytes and self._may_weigh(now_ms):
-            self.weigh()
+            self._estimate_bytes = self._weigh()
             self._weighed_ms = now_ms
         if self._estimate_bytes + size_bytes > self._most_bytes:
             raise ApiError(

@@ -12,6 +12,7 @@ from braidmq.group.offsets import TopicPartition
 from braidmq.group.rebalance import ClassicGroupState
 from braidmq.group.records import group_key, offset_record
 from braidmq.group.share_group import ShareGroup, ShareGroupState
+from braidmq.group.share_records import share_record, tombstone
 from braidmq.group.streams_group import StreamsGroup, StreamsGroupState
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
@@ -44,6 +45,14 @@ def written(group: WrittenGroup) -> list[Effect]:
     return [WriteRecords(records)] if records else []
 
 
+def noted(group: ShareGroup) -> list[Effect]:
+    """That the group is there, unless that is written down."""
+    if group.noted:
+        return []
+    group.noted = True
+    return [WriteRecords((share_record(group.group_id, group.epoch),))]
+
+
 def after_classic(group_id: str, effects: list[Effect]) -> WriteRecords:
     """What a group writes that was a classic one: in one batch, so that a crash leaves one or the other."""
     records = tuple(record for one in effects if isinstance(one, WriteRecords) for record in one.records)
@@ -73,4 +82,6 @@ def tombstones(group: Group, partitions: list[TopicPartition], group_too: bool) 
         records += consumer_records.tombstones(group.group_id)
     elif group_too and isinstance(group, StreamsGroup):
         records += streams_records.tombstones(group.group_id)
+    elif group_too and isinstance(group, ShareGroup):
+        records.append(tombstone(group.group_id))
     return tuple(records)

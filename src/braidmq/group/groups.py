@@ -1,4 +1,4 @@
-"""Every group a broker coordinates: which one serves a request, and what a missing one means.
+"""The groups of one shard: which one serves a request, and what a missing one means.
 
 Groups come into being when somebody joins them or commits to them, and go when they are deleted or have
 neither members nor offsets left. Their number is limited. A group is of the protocol its members speak; one
@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from braidmq.deadlines import Deadlines
 from braidmq.group import consumer_commits, consumer_records, group_types, migration
-from braidmq.group.admission import GroupAdmission
 from braidmq.group.catalog import Catalog
 from braidmq.group.classic import ClassicGroup
 from braidmq.group.consumer_group import Beat, ConsumerGroup
@@ -33,13 +32,13 @@ from braidmq.group.events import (
     WriteRecords,
 )
 from braidmq.group.group_types import EMPTY_STATES, Expired, Group, deserted, written
-from braidmq.group.heartbeat_interval import HeartbeatInterval
 from braidmq.group.loading import GroupLoader
 from braidmq.group.offsets import Commit, Committed, OffsetTable, TopicPartition
 from braidmq.group.rebalance import ClassicGroupState
 from braidmq.group.records import NO_TIME, group_record
 from braidmq.group.settings import GroupSettings
 from braidmq.group.share_group import ShareGroup
+from braidmq.group.shared_limits import SharedLimits
 from braidmq.group.streams_group import StreamsBeat, StreamsGroup, StreamsOptions
 from braidmq.group.streams_member import StreamsHeartbeat
 from braidmq.group.subscription import CONSUMER_PROTOCOL_TYPE
@@ -47,7 +46,7 @@ from braidmq.wire.errors import ApiError, ErrorCode
 
 
 class Groups:
-    """The groups of a broker and the offsets they have committed."""
+    """Groups and the offsets they have committed."""
 
     def __init__(
         self,
@@ -55,6 +54,7 @@ class Groups:
         new_id: Callable[[], str],
         catalog: Callable[[], Catalog],
         streams_options: Callable[[str], StreamsOptions] = lambda _: StreamsOptions(),
+        limits: SharedLimits | None = None,
     ) -> None:
         self.settings = settings
         self._new_id = new_id
@@ -64,12 +64,10 @@ class Groups:
         self._offsets: dict[str, OffsetTable] = {}
         self._groups_of_producer: dict[int, set[str]] = {}
         """Where transactions that have not ended hold offsets."""
-        self._admission = GroupAdmission(
-            settings,
-            lambda: sum(group.weight_bytes() for group in self),
-            lambda: sum(table.weight_bytes() for table in self._offsets.values()),
-        )
-        self.interval = HeartbeatInterval(settings, self._count_consumer_members)
+        self._limits = limits or SharedLimits(settings)
+        self._limits.add(self)
+        self._admission = self._limits.admission
+        self.interval = self._limits.interval
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
@@ -85,8 +83,13 @@ class Groups:
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
-    def _count_consumer_members(self) -> int:
-        return sum(len(group.members) for group in self if isinstance(group, ConsumerGroup | StreamsGroup))
+    def weigh_members(self) -> int:
+        """About what the members of all groups take in memory."""
+        return sum(group.weight_bytes() for group in self)
+
+    def weigh_offsets(self) -> int:
+        """About what the offsets of all groups take in memory."""
+        return sum(table.weight_bytes() for table in self._offsets.values())
 
     # Classic membership
 
@@ -123,7 +126,7 @@ class Groups:
         if request.member_id != NO_MEMBER:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no classic group {group_id!r}")
         if group is None:
-            self._check_room()
+            self._limits.check_room()
         else:
             effects.append(WriteRecords(group_types.ending(group)))
         return self._create(group_id, now_ms)
@@ -188,6 +191,8 @@ class Groups:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             group.rewrite_all()
+        if isinstance(group, ShareGroup):
+            group.noted = False
         if not isinstance(group, ClassicGroup):
             return []
         effects = group.write_failed(now_ms)
@@ -226,7 +231,7 @@ class Groups:
         if beat.member_epoch != JOINING_EPOCH:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a server-assigned group")
         if before is None:
-            self._check_room()
+            self._limits.check_room()
         elif before.state is ClassicGroupState.EMPTY or self._may_upgrade(before):
             migration.upgrade(before, made, self._catalog(), now_ms)
         else:
@@ -267,7 +272,7 @@ class Groups:
             if beat.member_epoch != JOINING_EPOCH:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a streams group")
             if group is None:
-                self._check_room()
+                self._limits.check_room()
             group = StreamsGroup(group_id, self.settings, self._streams_options, now_ms)
         if not isinstance(group, StreamsGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a streams group")
@@ -279,30 +284,33 @@ class Groups:
         self._set_deadline(group)
         return answer, effects
 
-    def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> Beat:
-        """The answer to a member of a share group. Raises ApiError."""
+    def share_heartbeat(self, group_id: str, beat: Heartbeat, now_ms: int) -> tuple[Beat, list[Effect]]:
+        """The answer to a member of a share group, and what is to be written first. Raises ApiError."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
         self._admission.check_beat(group_id, beat, now_ms)
         group = self._groups.get(group_id)
         if group is None and beat.member_epoch == JOINING_EPOCH:
-            self._check_room()
+            self._limits.check_room()
             group = ShareGroup(group_id, self.settings)
         if not isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id!r} is not a share group")
         answer = group.heartbeat(beat, self._catalog(), now_ms)
         self._groups[group_id] = group
         self._set_deadline(group)
-        return answer
+        return answer, group_types.noted(group)
 
     def add_share(self, group_id: str) -> None:
         """A share group is known from its delivery state; it has no members yet."""
         self._groups.setdefault(group_id, ShareGroup(group_id, self.settings))
 
-    def make_share(self, group_id: str) -> None:
-        """A share group whose offsets are set before its first member joins. Raises ApiError."""
-        self._check_room()
-        self.add_share(group_id)
+    def make_share(self, group_id: str) -> list[Effect]:
+        """A share group whose offsets are set before a member joins; what is to be written. ApiError."""
+        if group_id not in self._groups:
+            self._limits.check_room()
+            self.add_share(group_id)
+        group = self._groups[group_id]
+        return group_types.noted(group) if isinstance(group, ShareGroup) else []
 
     # Time
 
@@ -360,7 +368,7 @@ class Groups:
             if generation >= 0:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
             self._admission.check_group(group_id)
-            self._check_room()
+            self._limits.check_room()
             group = self._create(group_id, now_ms)
         group.check_commit(member_id, instance_id, generation, now_ms, transactional)
 
@@ -469,17 +477,12 @@ class Groups:
                     self._groups_of_producer.setdefault(producer_id, set()).add(group_id)
                 if group_id not in self._groups:
                     self._create(group_id, now_ms)
+        for group_id in loading.share.epochs:
+            if group_id not in self._groups:
+                self._groups[group_id] = ShareGroup(group_id, self.settings, noted=True)
         for each in self._groups.values():
             self._set_deadline(each)
-        self._admission.weigh()
-
-    def _check_room(self) -> None:
-        most = self.settings.groups_max
-        if len(self._groups) >= most:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION,
-                f"the broker has {most} groups, the most it keeps; delete some first",
-            )
+        self._admission.loaded(self.weigh_members(), self.weigh_offsets())
 
     def _create(self, group_id: str, now_ms: int) -> ClassicGroup:
         group = self._groups[group_id] = ClassicGroup(group_id, self.settings, self._new_id, now_ms)

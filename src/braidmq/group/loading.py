@@ -11,6 +11,7 @@ from braidmq.group.consumer_group import StoredConsumerGroup
 from braidmq.group.consumer_records import ConsumerLoader
 from braidmq.group.offsets import OffsetTable
 from braidmq.group.records import StoredGroup, StoredOffset, parse
+from braidmq.group.share_records import ShareLoader
 from braidmq.group.streams_group import StoredStreamsGroup
 from braidmq.group.streams_records import StreamsLoader
 from braidmq.wire.errors import ProtocolError
@@ -25,11 +26,16 @@ class GroupLoader:
         self.classic: dict[str, StoredGroup] = {}
         self._consumer = ConsumerLoader()
         self._streams = StreamsLoader()
+        self.share = ShareLoader()
 
     def record(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> None:
         """Takes in one record; `producer_id` is that of the transaction it was written in, if any."""
         try:
-            if self._consumer.take(key, value) or self._streams.take(key, value):
+            if (
+                self._consumer.take(key, value)
+                or self._streams.take(key, value)
+                or self.share.take(key, value)
+            ):
                 return
             stored = parse(key, value)
         except ProtocolError:

@@ -2,8 +2,9 @@
 
 Several members may be sent to one partition, because what each of them has acquired is kept record by record
 in the delivery engine. So nobody has to give anything up before others may have it, and a new target counts
-at once: with its next heartbeat a member is in the newest epoch. Membership is not written down. Members of a
-broker that has restarted are unknown, join again, and lose nothing by it.
+at once: with its next heartbeat a member is in the newest epoch. Membership is not written down, only that
+there is such a group (`share_records`). Members of a broker that has restarted are unknown, join again, and
+lose nothing by it.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ class ShareGroup:
     group_type = "share"
     protocol_type = "share"
 
-    def __init__(self, group_id: str, settings: GroupSettings) -> None:
+    def __init__(self, group_id: str, settings: GroupSettings, noted: bool = False) -> None:
         self.group_id = group_id
+        self.noted = noted
+        """Whether it is written down that the group is there."""
         self.epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Partitions] = {}

@@ -1,4 +1,4 @@
-"""The verbs of the protocol: every API key of Kafka 4.3, one of our own, and which message classes speak it.
+"""The verbs of the protocol: every API key of Kafka 4.3, some of our own, and the messages that speak it.
 
 Message classes enter themselves here when they are defined (see `schema.Message`), so the tables under
 `messages/` are the one place that says which versions exist. Looking one up imports those tables once.
@@ -107,7 +107,10 @@ class Api(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     BRAID_DESCRIBE_BROKER = 0x4252
-    """Ours, far from Kafka's: the letters BR."""
+    BRAID_NAME_SERVER_HEARTBEAT = 0x4260
+    BRAID_NAME_SERVER_ROUTES = 0x4261
+    BRAID_NAME_SERVER_CONFIG = 0x4262
+    """Ours are far from Kafka's: the letters BR, and after."""
 
 
 PRIVATE_FROM = 0x4000

@@ -61,11 +61,11 @@ def directories(data: Path) -> list[str]:
 
 async def commit_offset(broker: Broker, topic: str, offset: int) -> None:
     entry = ((topic, 0), Committed(offset, -1, "", broker.clock.wall_ms()))
-    await broker.coordinator.commit("g", NO_MEMBER, [entry])
+    await (await broker.groups.reach("g")).commit("g", NO_MEMBER, [entry])
 
 
 def offsets(broker: Broker, topic: str) -> list[object]:
-    return list(broker.coordinator.groups.offsets("g").of_topic(topic))
+    return list(broker.groups.of("g").groups.offsets("g").of_topic(topic))
 
 
 def test_a_deleted_topic_can_be_recreated_before_its_files_are_gone(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_follower_is_told_its_assignment_when_that_is_on_disk(tmp_path: Path) 
 
     async def story() -> None:
         async with embedded(tmp_path, disk=disk, group_initial_rebalance_delay_ms=0) as broker:
-            groups = broker.coordinator
+            groups = await broker.groups.reach("g")
             ids = [(await groups.join("g", joining(name))).member_id for name in ("ann", "bob")]
             first = await groups.join("g", joining("ann", ids[0]))
             both = (groups.join("g", joining("bob", ids[1])), groups.join("g", joining("ann", ids[0])))

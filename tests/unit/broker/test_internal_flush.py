@@ -21,7 +21,7 @@ def test_internal_topics_are_flush_sync_on_a_broker_that_is_not(tmp_path: Path) 
 
     async def run() -> None:
         async with embedded(tmp_path, flush="async") as broker:
-            await broker.coordinator.open()
+            await broker.groups.ensure()
             await broker.transactions.init(Init("mine", 60_000))
             await broker.share_delivery._state.open()
             ordinary = await broker.topics.create("ordinary", 1, {})
@@ -51,7 +51,7 @@ def test_an_internal_topic_cannot_be_made_flush_async(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            await broker.coordinator.open()
+            await broker.groups.ensure()
             with pytest.raises(ApiError, match="kept flush=sync") as caught:
                 await broker.topics.reconfigure(OFFSETS_TOPIC, {"flush": "async"})
             assert caught.value.code is ErrorCode.INVALID_CONFIG
@@ -67,7 +67,7 @@ def test_an_internal_topic_cannot_be_made_to_lose_records_by_age(tmp_path: Path,
 
     async def run() -> None:
         async with embedded(tmp_path) as broker:
-            await broker.coordinator.open()
+            await broker.groups.ensure()
             with pytest.raises(ApiError, match=r"kept cleanup\.policy=compact") as caught:
                 await broker.topics.reconfigure(OFFSETS_TOPIC, {"cleanup.policy": policy})
             assert caught.value.code is ErrorCode.INVALID_CONFIG

@@ -18,11 +18,11 @@ NOBODY = Committer("", None, -1, 9)
 
 async def commit(broker: Broker, group_id: str, offset: int, topic: str = "t") -> None:
     committed = Committed(offset, -1, "", broker.clock.wall_ms())
-    await broker.coordinator.commit(group_id, NOBODY, [((topic, 0), committed)])
+    await (await broker.groups.reach(group_id)).commit(group_id, NOBODY, [((topic, 0), committed)])
 
 
 def offset_of(broker: Broker, group_id: str, topic: str = "t") -> int | None:
-    found = broker.coordinator.groups.offsets(group_id).find(topic, 0)
+    found = broker.groups.of(group_id).groups.offsets(group_id).find(topic, 0)
     return None if found is None else found.offset
 
 

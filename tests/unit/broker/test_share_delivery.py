@@ -144,7 +144,7 @@ def test_a_restart_neither_loses_nor_delivers_again_what_was_acknowledged(tmp_pa
         await judge(broker, part, 8, 8, Verdict.RELEASE)
 
     async def after(broker: Broker) -> None:
-        assert [group.group_id for group in broker.coordinator.groups] == ["workers"]
+        assert [group.group_id for group in broker.groups.all_groups()] == ["workers"]
         part = await opened(broker)
         assert part.window.start_offset == 4
         assert part.lag == 15
@@ -366,7 +366,7 @@ def test_a_deleted_topic_and_a_deleted_group_leave_nothing_behind(tmp_path: Path
         await fill(broker, 1)
         await opened(broker)
         await opened(broker, "others")
-        broker.coordinator.groups.add_share("others")
+        (await broker.groups.reach("others")).groups.add_share("others")
         assert await broker.delete_group("others") is ErrorCode.NONE
         assert [part.key.group_id for part in broker.share_delivery] == ["workers"]
         await broker.delete_topic("jobs")
@@ -374,7 +374,7 @@ def test_a_deleted_topic_and_a_deleted_group_leave_nothing_behind(tmp_path: Path
 
     async def after(broker: Broker) -> None:
         assert list(broker.share_delivery) == []
-        assert list(broker.coordinator.groups) == []
+        assert list(broker.groups.all_groups()) == []
 
     tell(tmp_path, before, after)
 
@@ -431,11 +431,11 @@ def test_a_group_that_has_read_nothing_is_forgotten_with_its_members(tmp_path: P
         await fill(broker, 1)
         await opened(broker)
         for name in ("workers", "passing"):
-            broker.coordinator.groups.add_share(name)
+            (await broker.groups.reach(name)).groups.add_share(name)
         joining = Heartbeat("ada", 0, topics=frozenset({"jobs"}))
-        broker.coordinator.share_heartbeat("waiting", joining)
+        await (await broker.groups.reach("waiting")).share_heartbeat("waiting", joining)
         await broker.expire_groups()
-        assert {group.group_id for group in broker.coordinator.groups} == {"workers", "waiting"}
+        assert {group.group_id for group in broker.groups.all_groups()} == {"workers", "waiting"}
 
     tell(tmp_path, story)
 

@@ -36,7 +36,7 @@ async def fill(broker: Broker) -> None:
     topic = await broker.topics.create("orders", 3, {"retention.ms": "-1"})
     append(topic.held[1], b"order", broker.clock.wall_ms(), 5)
     entry = (("orders", 1), Committed(3, -1, "", broker.clock.wall_ms()))
-    await broker.coordinator.commit("g", NO_MEMBER, [entry])
+    await (await broker.groups.reach("g")).commit("g", NO_MEMBER, [entry])
     await broker.producer_ids.take()
 
 
@@ -45,7 +45,7 @@ async def find(broker: Broker) -> None:
     topic = broker.topics.get("orders")
     assert (topic.partition_count, topic.config.retention_ms) == (3, -1)
     assert topic.held[1].end_offset == 5
-    assert list(broker.coordinator.groups.offsets("g").of_topic("orders")) == [("orders", 1)]
+    assert list(broker.groups.of("g").groups.offsets("g").of_topic("orders")) == [("orders", 1)]
 
 
 def examine(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> Any:
@@ -151,7 +151,7 @@ def test_two_topics_of_one_name_can_change_places(tmp_path: Path, capsys: pytest
     async def recreate(broker: Broker) -> None:
         topic = await broker.topics.create("orders", 1, {})
         append(topic.held[0], b"new", broker.clock.wall_ms(), 2)
-        await broker.coordinator.commit("h", NO_MEMBER, [(("x", 0), Committed(1, -1, "", 0))])
+        await (await broker.groups.reach("h")).commit("h", NO_MEMBER, [(("x", 0), Committed(1, -1, "", 0))])
 
     async def find_new(broker: Broker) -> None:
         assert broker.topics.get("orders").held[0].end_offset == 2
@@ -200,7 +200,7 @@ def test_a_topic_without_a_description_is_brought_back_and_nothing_of_it_expires
         topic = broker.topics.get("orders")
         assert topic.held[1].end_offset == 5
         assert (topic.config.retention_ms, topic.config.retention_bytes) == (-1, -1)
-        assert list(broker.coordinator.groups.offsets("g").of_topic("orders")) == [("orders", 1)]
+        assert list(broker.groups.of("g").groups.offsets("g").of_topic("orders")) == [("orders", 1)]
         assert broker.topics.get("__consumer_offsets").config.compacts
 
     tell(tmp_path, found)

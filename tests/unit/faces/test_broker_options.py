@@ -121,7 +121,7 @@ def test_groups_transactions_and_the_disk_follow_at_once(tmp_path: Path) -> None
         }
         assert one.broker.housekeeping.disk_level is DiskLevel.FINE
         await set_options(one, BROKER, "1", changes)
-        settings = one.broker.coordinator.groups.settings
+        settings = one.broker.groups.settings
         assert settings.group_consumer_session_timeout_ms == 9000
         assert settings.group_share_max_size == 3
         init = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)

@@ -54,9 +54,10 @@ async def share_beat(one: Speaker, group_id: str, epoch: int = 0) -> ShareGroupH
 
 def session_ms(one: Speaker) -> int:
     """How long the first member to be missed has, on a clock that stands."""
-    deadline_ms = one.broker.coordinator.groups.next_deadline()
+    (shard,) = one.broker.groups
+    deadline_ms = shard.groups.next_deadline()
     assert deadline_ms is not None
-    return deadline_ms - one.broker.coordinator.now_ms()
+    return deadline_ms - shard.now_ms()
 
 
 def test_a_consumer_group_keeps_to_its_own_session_and_interval(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def tell(data: Path, *stories: Story) -> None:
 
 
 async def commit(one: Speaker, offset: int) -> None:
-    await one.broker.coordinator.commit("g", OUTSIDER, [(PLACE, Committed(offset, -1, "", 0))])
+    coordinator = await one.broker.groups.reach("g")
+    await coordinator.commit("g", OUTSIDER, [(PLACE, Committed(offset, -1, "", 0))])
 
 
 async def works(one: Speaker) -> None:
@@ -91,7 +92,7 @@ def test_an_internal_topic_that_a_client_created_before_is_used_all_the_same(tmp
         assert topics.get(OFFSETS_TOPIC).config.compacts
 
     async def found_again(one: Speaker) -> None:
-        kept = one.broker.coordinator.groups.offsets("g").find(*PLACE)
+        kept = one.broker.groups.of("g").groups.offsets("g").find(*PLACE)
         assert kept is not None
         assert kept.offset == 5
 
@@ -109,7 +110,7 @@ def test_records_of_an_internal_topic_cannot_be_deleted(tmp_path: Path) -> None:
         assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     async def kept(one: Speaker) -> None:
-        found = one.broker.coordinator.groups.offsets("g").find(*PLACE)
+        found = one.broker.groups.of("g").groups.offsets("g").find(*PLACE)
         assert found is not None
         assert found.offset == 5
 

@@ -198,7 +198,7 @@ def test_the_brokers_own_topics_are_read_but_not_written_or_deleted(tmp_path: Pa
     """C6 W5: nobody forges committed offsets, or takes them away, through an internal topic."""
 
     async def story(one: Speaker) -> None:
-        await one.broker.coordinator.open()
+        await one.broker.groups.ensure()
         answer = await produce(one, batch_of(one), topic="__consumer_offsets")
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="__consumer_offsets")])

@@ -150,7 +150,7 @@ def test_the_place_of_a_group_can_be_set_before_its_first_member_joins(tell: Cal
         return AlterShareGroupOffsetsRequest(group_id=group_id, topics=[wanted])
 
     async def story(one: Speaker) -> None:
-        groups = one.broker.coordinator.groups
+        groups = one.broker.groups
         for mistaken in (move("early", 9), move("early", 0, "nothing")):
             answer = await one.ask(mistaken, AlterShareGroupOffsetsResponse)
             assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -169,7 +169,7 @@ def test_the_place_of_a_group_can_be_set_before_its_first_member_joins(tell: Cal
         assert acquired(await fetch(one, 0, 0, group_id="early", member_id="bob")) == {0: [(8, 9, 1)]}
         refused = await one.ask(move("early", 0), AlterShareGroupOffsetsResponse)
         assert refused.error_code == ErrorCode.NON_EMPTY_GROUP
-        await one.broker.coordinator.commit(
+        await (await one.broker.groups.reach("plain")).commit(
             "plain", Committer("", None, -1, 9), [(("jobs", 0), Committed(1, -1, "", 0))]
         )
         other = await one.ask(move("plain", 0), AlterShareGroupOffsetsResponse)

@@ -7,7 +7,7 @@ import pytest
 from braidmq.group.assignors import Reader, assign_shared
 from braidmq.group.consumer_group import Beat
 from braidmq.group.consumer_member import Heartbeat
-from braidmq.group.events import Join, MemberProtocol, Reply
+from braidmq.group.events import Join, MemberProtocol, Reply, WriteRecords
 from braidmq.group.groups import Groups
 from braidmq.group.settings import GroupSettings
 from braidmq.group.share_group import ShareGroup, ShareGroupState
@@ -100,7 +100,9 @@ def test_a_group_id_belongs_to_one_kind_of_group() -> None:
     """C3: share groups and others do not mix, and an empty share group stays until it is deleted."""
     catalog = FakeCatalog(orders=1)
     groups = Groups(GroupSettings(), lambda: "id", lambda: catalog)
-    groups.share_heartbeat("shared", joining("ann"), 0)
+    _, (noted,) = groups.share_heartbeat("shared", joining("ann"), 0)
+    assert isinstance(noted, WriteRecords)
+    assert groups.share_heartbeat("shared", joining("bob"), 0)[1] == []
     with pytest.raises(ApiError) as error:
         groups.check_commit("shared", "", None, -1, 0, 9)
     assert error.value.code is ErrorCode.GROUP_ID_NOT_FOUND
@@ -117,4 +119,5 @@ def test_a_group_id_belongs_to_one_kind_of_group() -> None:
     groups.add_share("shared")
     assert groups.find("shared") is not None
     assert [one.group_id for one in groups.expired(10**12, 10**12) if one.group_id == "shared"] == []
-    assert groups.delete("shared") == (ErrorCode.NONE, ())
+    ((key, _),) = noted.records
+    assert groups.delete("shared") == (ErrorCode.NONE, ((key, None),))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.topic import Topic
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.group.offsets import Commit, Committed, checked_metadata
+from braidmq.group.offsets import Commit, Committed, OffsetTable, checked_metadata
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.commits import (
     OffsetCommitRequest,
@@ -48,6 +48,11 @@ async def offset_commit(
     face: KafkaFace, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     """Stores what can be stored; each partition gets its own result."""
+    try:
+        # First of all: nothing is awaited between looking at a topic and committing for it.
+        coordinator = await face.broker.groups.reach(request.group_id)
+    except ApiError as error:
+        return _answered(request, error.code, {})
     refused: dict[tuple[int, int], ErrorCode] = {}
     entries: list[Commit] = []
     now_ms = face.broker.clock.wall_ms()
@@ -67,7 +72,7 @@ async def offset_commit(
         request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, context.version
     )
     try:
-        await face.broker.coordinator.commit(request.group_id, member, entries)
+        await coordinator.commit(request.group_id, member, entries)
     except ApiError as error:
         code = error.code
     if code is ErrorCode.NONE and not refused and len(entries) <= ANSWER_PARTITIONS_MAX:
@@ -77,6 +82,12 @@ async def offset_commit(
                 for topic in request.topics
             )
         )
+    return _answered(request, code, refused)
+
+
+def _answered(
+    request: OffsetCommitRequest, code: ErrorCode, refused: dict[tuple[int, int], ErrorCode]
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -122,7 +133,7 @@ def entry(
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{found.name!r} has no partition {part.partition_index}"
         )
-    settings = face.broker.coordinator.groups.settings
+    settings = face.broker.groups.settings
     expire_ms = now_ms + retention_ms if retention_ms >= 0 else None
     committed = Committed(
         part.committed_offset,
@@ -185,8 +196,8 @@ def offset_fetch(
 def _fetch_group(
     face: KafkaFace, group: OffsetFetchRequestGroup, stable_only: bool, version: int
 ) -> OffsetFetchResponseGroup:
-    groups = face.broker.coordinator.groups
     try:
+        groups = face.broker.groups.of(group.group_id).groups
         groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=int(error.code))
@@ -195,9 +206,10 @@ def _fetch_group(
         wanted = [
             _known(face, name, parts) for name, parts in groups.offsets(group.group_id).topics().items()
         ]
+    table = groups.offsets(group.group_id)
     return OffsetFetchResponseGroup(
         group_id=group.group_id,
-        topics=[_fetch_topic(face, group.group_id, each, stable_only, version) for each in wanted],
+        topics=[_fetch_topic(face, table, each, stable_only, version) for each in wanted],
     )
 
 
@@ -208,7 +220,7 @@ def _known(face: KafkaFace, name: str, partitions: list[int]) -> OffsetFetchRequ
 
 
 def _fetch_topic(
-    face: KafkaFace, group_id: str, wanted: OffsetFetchRequestTopics, stable_only: bool, version: int
+    face: KafkaFace, table: OffsetTable, wanted: OffsetFetchRequestTopics, stable_only: bool, version: int
 ) -> OffsetFetchResponseTopics:
     name, code = wanted.name, ErrorCode.NONE
     if version >= _IDS_FROM:
@@ -217,16 +229,13 @@ def _fetch_topic(
     return OffsetFetchResponseTopics(
         name=name,
         topic_id=wanted.topic_id,
-        partitions=[
-            _fetch_one(face, group_id, name, index, code, stable_only) for index in wanted.partition_indexes
-        ],
+        partitions=[_fetch_one(table, name, index, code, stable_only) for index in wanted.partition_indexes],
     )
 
 
 def _fetch_one(
-    face: KafkaFace, group_id: str, topic: str, index: int, code: ErrorCode, stable_only: bool
+    table: OffsetTable, topic: str, index: int, code: ErrorCode, stable_only: bool
 ) -> OffsetFetchResponsePartitions:
-    table = face.broker.coordinator.groups.offsets(group_id)
     if code is ErrorCode.NONE and stable_only and table.is_undecided(topic, index):
         code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     found = table.find(topic, index) if code is ErrorCode.NONE else None
@@ -246,8 +255,8 @@ async def offset_delete(
     face: KafkaFace, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
     """Forgets offsets of topics that no member reads."""
-    coordinator = face.broker.coordinator
     try:
+        coordinator = face.broker.groups.of(request.group_id)
         in_use = coordinator.groups.check_offset_delete(request.group_id)
     except ApiError as error:
         return OffsetDeleteResponse(error_code=int(error.code))

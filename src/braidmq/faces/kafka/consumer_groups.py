@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
@@ -38,7 +39,9 @@ def consumer_group_heartbeat(
     """Answered at once if neither side has anything new to say."""
     if _says_nothing(request):
         beat = SteadyBeat(request.member_id, request.member_epoch, context.client_id, f"/{context.host}")
-        interval_ms = face.broker.coordinator.steady_heartbeat(request.group_id, beat)
+        interval_ms = None
+        with suppress(ApiError):
+            interval_ms = face.broker.groups.of(request.group_id).steady_heartbeat(request.group_id, beat)
         if interval_ms is not None:
             return ConsumerGroupHeartbeatResponse(
                 member_id=request.member_id,
@@ -82,7 +85,8 @@ async def _heartbeat(
         owned=None if request.topic_partitions is None else _partitions(request.topic_partitions),
     )
     try:
-        answer = await face.broker.coordinator.consumer_heartbeat(request.group_id, beat)
+        coordinator = await face.broker.groups.reach(request.group_id)
+        answer = await coordinator.consumer_heartbeat(request.group_id, beat)
     except ApiError as error:
         return ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=error.message)
     return ConsumerGroupHeartbeatResponse(
@@ -125,12 +129,13 @@ def consumer_group_describe(
 def _describe(
     face: KafkaFace, group_id: str, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> DescribedConsumerGroup:
-    group = face.broker.coordinator.groups.find(group_id)
-    if not isinstance(group, ConsumerGroup):
+    try:
+        group = face.broker.groups.find(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no server-assigned group {group_id!r}")
+    except ApiError as error:
         return DescribedConsumerGroup(
-            group_id=group_id,
-            error_code=int(ErrorCode.GROUP_ID_NOT_FOUND),
-            error_message=f"there is no server-assigned group {group_id!r}",
+            group_id=group_id, error_code=int(error.code), error_message=error.message
         )
     return DescribedConsumerGroup(
         group_id=group_id,

@@ -1,8 +1,7 @@
-"""FindCoordinator, and classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and administration."""
+"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and administration."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
@@ -12,7 +11,6 @@ from braidmq.group.events import Join, Leaver, MemberProtocol, Sync
 from braidmq.group.group_types import Group
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import (
-    Coordinator,
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -20,8 +18,6 @@ from braidmq.wire.messages.groups import (
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -40,62 +36,10 @@ from braidmq.wire.messages.groups import (
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
 
-_GROUP = 0
-_TRANSACTION = 1
-_SHARE_PARTITION = 2
-_SEVERAL_FROM = 4
 _MEMBERS_FROM = 3
 _ERROR_FOR_MISSING_FROM = 6
 _DEAD = "Dead"
 _CLASSIC = "classic"
-_SHARE_KEY = re.compile(r".+:[\w-]{22}:\d{1,10}", re.DOTALL | re.ASCII)
-
-
-def find_coordinator(
-    face: KafkaFace, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
-    """This broker coordinates every group and transaction, and keeps the state of every share group."""
-    if context.version >= _SEVERAL_FROM:
-        return FindCoordinatorResponse(
-            coordinators=[_coordinator(face, key, request.key_type) for key in request.coordinator_keys]
-        )
-    found = _coordinator(face, request.key, request.key_type)
-    return FindCoordinatorResponse(
-        error_code=found.error_code,
-        error_message=found.error_message,
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
-    )
-
-
-def _coordinator(face: KafkaFace, key: str, key_type: int) -> Coordinator:
-    if key_type == _SHARE_PARTITION and not _SHARE_KEY.fullmatch(key):
-        return Coordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=int(ErrorCode.INVALID_REQUEST),
-            error_message="the key of a share partition is group:topic id:partition",
-        )
-    if key_type not in (_GROUP, _TRANSACTION, _SHARE_PARTITION):
-        return Coordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=int(ErrorCode.INVALID_REQUEST),
-            error_message=f"there is no coordinator of type {key_type}",
-        )
-    if not key:
-        code = ErrorCode.INVALID_REQUEST if key_type == _TRANSACTION else ErrorCode.INVALID_GROUP_ID
-        return Coordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=int(code),
-            error_message="the id is empty",
-        )
-    return Coordinator(key=key, node_id=face.node_id, host=face.host, port=face.port)
 
 
 async def join_group(
@@ -115,7 +59,8 @@ async def join_group(
         version=context.version,
     )
     try:
-        joined = await face.broker.coordinator.join(request.group_id, join)
+        coordinator = await face.broker.groups.reach(request.group_id)
+        joined = await coordinator.join(request.group_id, join)
     except ApiError as error:
         return JoinGroupResponse(error_code=int(error.code), member_id=request.member_id, protocol_name="")
     return JoinGroupResponse(
@@ -148,7 +93,8 @@ async def sync_group(
         protocol_name=request.protocol_name,
     )
     try:
-        synced = await face.broker.coordinator.sync(request.group_id, sync)
+        coordinator = await face.broker.groups.reach(request.group_id)
+        synced = await coordinator.sync(request.group_id, sync)
     except ApiError as error:
         return SyncGroupResponse(error_code=int(error.code))
     return SyncGroupResponse(
@@ -160,9 +106,12 @@ async def sync_group(
 
 
 def heartbeat(face: KafkaFace, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    code = face.broker.coordinator.heartbeat(
-        request.group_id, request.member_id, request.group_instance_id, request.generation_id
-    )
+    try:
+        code = face.broker.groups.of(request.group_id).heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except ApiError as error:
+        code = error.code
     return HeartbeatResponse(error_code=int(code))
 
 
@@ -171,7 +120,10 @@ def leave_group(face: KafkaFace, request: LeaveGroupRequest, context: RequestCon
         leavers = [Leaver(each.member_id, each.group_instance_id) for each in request.members]
     else:
         leavers = [Leaver(request.member_id)]
-    code, codes = face.broker.coordinator.leave(request.group_id, leavers)
+    try:
+        code, codes = face.broker.groups.of(request.group_id).leave(request.group_id, leavers)
+    except ApiError as error:
+        code, codes = error.code, []
     if context.version < _MEMBERS_FROM:
         return LeaveGroupResponse(error_code=int(code or (codes[0] if codes else ErrorCode.NONE)))
     return LeaveGroupResponse(
@@ -191,14 +143,18 @@ def leave_group(face: KafkaFace, request: LeaveGroupRequest, context: RequestCon
 def list_groups(face: KafkaFace, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
-    listed = [_listed(group) for group in face.broker.coordinator.groups]
+    """The groups that this broker coordinates; clients ask every broker."""
+    listed = [_listed(group) for group in face.broker.groups.all_groups()]
     return ListGroupsResponse(
+        error_code=int(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if face.broker.groups.is_loading else ErrorCode.NONE
+        ),
         groups=[
             each
             for each in listed
             if (not states or each.group_state.lower() in states)
             and (not types or each.group_type.lower() in types)
-        ]
+        ],
     )
 
 
@@ -228,7 +184,14 @@ def describe_groups(
 def _describe(
     face: KafkaFace, group_id: str, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribedGroup:
-    group = face.broker.coordinator.groups.find_classic(group_id)
+    try:
+        group = face.broker.groups.of(group_id).groups.find_classic(group_id)
+    except ApiError as error:
+        return DescribedGroup(
+            group_id=group_id,
+            error_code=int(error.code),
+            error_message=error.message if context.version >= _ERROR_FOR_MISSING_FROM else None,
+        )
     if group is None:
         missing = context.version >= _ERROR_FOR_MISSING_FROM
         return DescribedGroup(

@@ -78,7 +78,7 @@ def check_names(face: KafkaFace, group_id: str | None, member_id: str | None) ->
     """Raises ApiError unless there is such a share group and somebody asks."""
     if not group_id or not member_id:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a share session needs a group id and a member id")
-    if not isinstance(face.broker.coordinator.groups.find(group_id), ShareGroup):
+    if not isinstance(face.broker.groups.find(group_id), ShareGroup):
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
 

@@ -48,7 +48,7 @@ _NOT_READ_YET = -1
 # -- membership ---------------------------------------------------------------------------------
 
 
-def share_group_heartbeat(
+async def share_group_heartbeat(
     face: KafkaFace, request: ShareGroupHeartbeatRequest, context: RequestContext
 ) -> ShareGroupHeartbeatResponse:
     names = request.subscribed_topic_names
@@ -61,7 +61,8 @@ def share_group_heartbeat(
         topics=None if names is None else frozenset(names),
     )
     try:
-        answer = face.broker.coordinator.share_heartbeat(request.group_id, beat)
+        coordinator = await face.broker.groups.reach(request.group_id)
+        answer = await coordinator.share_heartbeat(request.group_id, beat)
     except ApiError as error:
         return ShareGroupHeartbeatResponse(error_code=int(error.code), error_message=error.message)
     return ShareGroupHeartbeatResponse(
@@ -115,7 +116,7 @@ def _member(face: KafkaFace, group: ShareGroup, member: ShareMember) -> Describe
 
 
 def _group(face: KafkaFace, group_id: str) -> ShareGroup:
-    group = face.broker.coordinator.groups.find(group_id)
+    group = face.broker.groups.find(group_id)
     if not isinstance(group, ShareGroup):
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
     return group
@@ -131,7 +132,7 @@ def _check_movable(face: KafkaFace, group_id: str) -> None:
     """Raises ApiError unless this is a share group without members, or nothing at all yet."""
     if not group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-    if face.broker.coordinator.groups.find(group_id) is not None:
+    if face.broker.groups.find(group_id) is not None:
         _idle_group(face, group_id)
 
 
@@ -248,13 +249,12 @@ async def _alter(
             )
         # Again for each partition: somebody may have joined while the one before was written.
         _check_movable(face, group_id)
-        if face.broker.coordinator.groups.find(group_id) is None:
-            face.broker.coordinator.groups.make_share(group_id)
+        await (await face.broker.groups.reach(group_id)).make_share(group_id)
         await face.broker.share_delivery.move(
             SharePartitionKey(group_id, topic.id, wanted.partition_index), wanted.start_offset
         )
         # A group without offsets is forgotten now and then, and this one had none until now.
-        face.broker.coordinator.groups.add_share(group_id)
+        await face.broker.groups.of(group_id).make_share(group_id)
     except ApiError as error:
         answer.error_code, answer.error_message = int(error.code), error.message
     return answer

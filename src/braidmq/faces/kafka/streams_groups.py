@@ -40,7 +40,8 @@ async def streams_group_heartbeat(
     """Answered when what it changed is on disk and internal topics it needs are there."""
     try:
         beat = _beat(request, context)
-        answer = await face.broker.coordinator.streams_heartbeat(request.group_id, beat)
+        coordinator = await face.broker.groups.reach(request.group_id)
+        answer = await coordinator.streams_heartbeat(request.group_id, beat)
     except ApiError as error:
         return StreamsGroupHeartbeatResponse(
             error_code=int(error.code), error_message=error.message, status=[]
@@ -132,12 +133,13 @@ def streams_group_describe(
 
 
 def _describe(face: KafkaFace, group_id: str) -> DescribedStreamsGroup:
-    group = face.broker.coordinator.groups.find(group_id)
-    if not isinstance(group, StreamsGroup):
+    try:
+        group = face.broker.groups.find(group_id)
+        if not isinstance(group, StreamsGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no streams group {group_id!r}")
+    except ApiError as error:
         return DescribedStreamsGroup(
-            group_id=group_id,
-            error_code=int(ErrorCode.GROUP_ID_NOT_FOUND),
-            error_message=f"there is no streams group {group_id!r}",
+            group_id=group_id, error_code=int(error.code), error_message=error.message
         )
     return DescribedStreamsGroup(
         group_id=group_id,

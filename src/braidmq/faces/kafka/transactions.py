@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
-from braidmq.broker.txn_coordinator import OFFSETS_PARTITION
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.txn import views
 from braidmq.txn.events import AddPartitions, End, TopicPartition
@@ -117,14 +116,16 @@ async def add_offsets_to_txn(
     face: KafkaFace, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
     """A group's offsets take part in a transaction."""
-    wanted = AddPartitions(
-        request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        frozenset({OFFSETS_PARTITION}),
-        context.version,
-    )
+    groups = face.broker.groups
     try:
+        await groups.ensure()
+        wanted = AddPartitions(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            frozenset({(groups.topic_name, groups.index_of(request.group_id))}),
+            context.version,
+        )
         added = await face.broker.transactions.add_offsets(wanted)
     except ApiError as error:
         return AddOffsetsToTxnResponse(error_code=int(error.code))

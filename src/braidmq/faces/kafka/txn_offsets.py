@@ -70,7 +70,6 @@ async def _commit(
         request.transactional_id, request.producer_id, request.producer_epoch, version >= _ADDS_FROM
     )
     member = Committer(request.member_id, request.group_instance_id, request.generation_id, version)
-    coordinator = face.broker.coordinator
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def append(code: ErrorCode, guard: Guard | None) -> None:
@@ -86,6 +85,7 @@ async def _commit(
             done.set_exception(error)
 
     try:
+        coordinator = await face.broker.groups.reach(request.group_id)
         partition, batch = await coordinator.begin_commit_in_transaction(
             request.group_id, member, producer, entries
         )
