@@ -66,6 +66,11 @@ def noted(held: Topics | None, topics: Sequence[tuple[Any, Any, Any]], now: floa
     """Adds topics of a request, by name or id; of too many those used last stay."""
     if held is None:
         held = {}
+    elif len(topics) == 1 and len(held) < TOPICS_MAX:
+        # Nearly every request of a producer.
+        name, topic_id, _ = topics[0]
+        held[name or topic_id] = now
+        return held
     for name, topic_id, _ in topics if len(topics) <= TOPICS_MAX else topics[:TOPICS_MAX]:
         held[name or topic_id] = now
     if len(held) > TOPICS_MAX:
