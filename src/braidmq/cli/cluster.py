@@ -33,6 +33,9 @@ CLIENT_COLUMNS = (
     "since", "last active", "in#", "out#",
 )  # fmt: skip
 
+TABLE_COLUMNS = ("broker#", "address", "client", "as", "uses", "active", "in#", "out#")
+"""What fits a terminal; CSV and JSON have all of it."""
+
 app = typer.Typer(
     help="Show brokers, topics and clients of a cluster; move its metadata between stores.",
     no_args_is_help=True,
@@ -172,7 +175,7 @@ def clients(
     """List connected clients: where, what software, as what, and what they read and write.
 
     One row for each connection. A client has one to each broker that it uses, and a consumer's group is known
-    on the one to the broker that coordinates the group.
+    on the one to the broker that coordinates the group. CSV and JSON show more columns than the table.
     """
     with broker.connect() as cluster:
         cluster.refresh([])
@@ -189,7 +192,7 @@ def clients(
     value = [_client_json(node_id, one, _assigned_to(one, assigned)) for node_id, one in found]
     rows = [_client_row(node_id, one, _assigned_to(one, assigned), now_ms) for node_id, one in found]
     if not output.printed(value, CLIENT_COLUMNS, rows):
-        print_table(CLIENT_COLUMNS, rows)
+        print_table(TABLE_COLUMNS, [_short_row(row) for row in rows])
     for failure in failures:
         typer.echo(f"braid: {failure}", err=True)
     if failures:
@@ -280,6 +283,20 @@ def _client_row(node_id: int, one: LiveClient, assigned: Assignment, now_ms: int
         f"{format_duration(max(now_ms - one.last_ms, 0))} ago",
         one.bytes_in,
         one.bytes_out,
+    )
+
+
+def _short_row(row: tuple[object, ...]) -> tuple[object, ...]:
+    broker, address, client, software, role, group, _, assigned, writes, reads, _, active, *counts = row
+    uses = (("writes", writes), ("reads", assigned or reads))
+    return (
+        broker,
+        address,
+        " ".join(str(each) for each in (client, f"({software})" if software else None) if each),
+        " ".join(str(each) for each in (role, group) if each) or None,
+        ", ".join(f"{verb} {what}" for verb, what in uses if what) or None,
+        active,
+        *counts,
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from braidmq.cluster.transfer import Exported
 
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", help="The token of a store at braid://HOST:PORT.")
+    Path | None, typer.Option("--store-token-file", help="The token of a store at braid://HOST:PORT.")
 ]
 
 
@@ -115,16 +115,15 @@ async def _export(url: str, token_file: Path | None) -> tuple[Exported, list[str
 
 def _write(file: Path, lines: list[str]) -> None:
     """For its owner alone, and renamed into place when it is whole."""
-    whole = file.with_name(file.name + ".part")
+    from braidmq.platform.disk import RealDisk
+
+    before = os.umask(0o077)
     try:
-        whole.unlink(missing_ok=True)
-        with open(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
-            out.writelines(line + "\n" for line in lines)
-            out.flush()
-            os.fsync(out.fileno())
-        whole.replace(file)
+        RealDisk().write_atomically(file, "".join(line + "\n" for line in lines).encode())
     except OSError as error:
         raise UserMistake(f"{file}: {error.strerror}") from None
+    finally:
+        os.umask(before)
 
 
 @contextmanager

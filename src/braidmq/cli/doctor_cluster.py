@@ -56,9 +56,8 @@ def examine(directory: Path, node: NodeFile, url: str, token_file: Path | None) 
         warnings += elsewhere
     mine = image.brokers.get(node.node_id)
     if mine is not None and mine.alive is not None and not findings:
-        warnings.append(
-            f"node {node.node_id} is still registered: its broker was killed a moment ago, or runs from a copy"
-        )
+        why = "its broker was killed a moment ago, or runs from a copy of this directory"
+        warnings.append(f"node {node.node_id} is still registered: {why}")
     warnings += _gone(node, image)
     warnings += clocks_apart(_views(image))
     return ClusterCheck(findings, warnings)

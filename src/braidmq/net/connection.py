@@ -157,14 +157,10 @@ class Connection:
     def sent_bytes(self) -> int:
         return self._out.sent_bytes
 
-    @property
-    def address(self) -> str:
-        """Host and port of the client."""
-        try:
-            host, port = self._sock.getpeername()[:2]
-        except OSError:
-            return self.peer
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def remote(self) -> tuple[str, int]:
+        """Host and port of the client; OSError if it is gone."""
+        host, port = self._sock.getpeername()[:2]
+        return host, port
 
     # -- receiving ------------------------------------------------------------------------------
 

@@ -107,10 +107,10 @@ class Api(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     BRAID_DESCRIBE_BROKER = 0x4252
-    """Ours, far from Kafka's: the letters BR."""
     BRAID_NAME_SERVER_HEARTBEAT = 0x4260
     BRAID_NAME_SERVER_ROUTES = 0x4261
     BRAID_NAME_SERVER_CONFIG = 0x4262
+    """Ours are far from Kafka's: the letters BR, and after."""
 
 
 PRIVATE_FROM = 0x4000

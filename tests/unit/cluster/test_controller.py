@@ -19,6 +19,7 @@ from braidmq.cluster.decisions import (
     History,
     Leftovers,
     outdated_deletions,
+    tick,
 )
 from braidmq.cluster.image import Image
 from braidmq.cluster.image_feed import ImageFeed
@@ -209,6 +210,29 @@ def test_a_replaced_controller_writes_nothing() -> None:
         held = second.image.controller
         assert held is not None
         assert held.record.node_id == 2
+
+    story(tell)
+
+
+def test_the_epoch_guards_what_is_as_it_was_seen() -> None:
+    """N4: nothing else has changed, so only the guard can refuse a controller of the past."""
+
+    async def tell(cluster: Cluster) -> None:
+        first, second = await cluster.start(1), await cluster.start(2)
+        await until(lambda: bool(cluster.leading))
+        (leader,) = cluster.leading
+        epoch = leader.controller.epoch
+        other = second if leader is first else first
+        await leader.controller.stop()
+        await until(lambda: other.controller.epoch > epoch)
+        assert other.controller._task is not None
+        other.controller._task.cancel()
+        revision = (await cluster.store.snapshot(PREFIX)).revision
+        await leader.feed.reached(revision)
+        leader.controller.epoch = epoch
+        assert not await leader.controller._commit(tick(leader.image))
+        assert leader.controller.epoch == NO_EPOCH
+        assert (await cluster.store.snapshot(PREFIX)).revision == revision
 
     story(tell)
 

@@ -34,7 +34,11 @@ class Speaker:
         self.closed: list[str] = []
         """Why the broker closed the connection; the next request comes on it all the same."""
         connection = SimpleNamespace(
-            peer="127.0.0.1", address="127.0.0.1:1", last_active=0.0, sent_bytes=0, close=self.closed.append
+            peer="127.0.0.1",
+            remote=lambda: ("127.0.0.1", 1),
+            last_active=0.0,
+            sent_bytes=0,
+            close=self.closed.append,
         )
         self.session = KafkaSession(self.face, cast(Connection, connection))
 

@@ -27,6 +27,7 @@ from braidmq.wire.messages.live import (
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
     from braidmq.faces.kafka.session import KafkaSession
+    from braidmq.net.connection import Connection
 
 TOPICS_MAX = 64
 """Of one connection and direction, those it used last."""
@@ -65,6 +66,11 @@ def noted(held: Topics | None, topics: Sequence[tuple[Any, Any, Any]], now: floa
     """Adds topics of a request, by name or id; of too many those used last stay."""
     if held is None:
         held = {}
+    elif len(topics) == 1 and len(held) < TOPICS_MAX:
+        # Nearly every request of a producer.
+        name, topic_id, _ = topics[0]
+        held[name or topic_id] = now
+        return held
     for name, topic_id, _ in topics if len(topics) <= TOPICS_MAX else topics[:TOPICS_MAX]:
         held[name or topic_id] = now
     if len(held) > TOPICS_MAX:
@@ -235,7 +241,7 @@ def _describe(face: KafkaFace, session: KafkaSession, now_ms: int) -> LiveClient
     software = notes.software or ("", "")
     return LiveClient(
         number=session.number,
-        address=connection.address,
+        address=_address(connection),
         client_id=(notes.client_id or "")[:TEXT_MAX],
         software_name=software[0],
         software_version=software[1],
@@ -250,6 +256,14 @@ def _describe(face: KafkaFace, session: KafkaSession, now_ms: int) -> LiveClient
         writes=topics(notes.wrote),
         reads=topics(notes.read),
     )
+
+
+def _address(connection: Connection) -> str:
+    try:
+        host, port = connection.remote()
+    except OSError:
+        return connection.peer
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _role(notes: ClientNotes) -> str:
