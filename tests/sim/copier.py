@@ -39,7 +39,7 @@ class Copier:
         self._chance = chance
         self._id, self._epoch, self._sequences = -1, -1, [0] * PARTITIONS
 
-    async def work(self, ended: Callable[[], bool]) -> None:
+    async def work(self, ended: Callable[[], bool], hurries: Callable[[], bool]) -> None:
         request = InitProducerIdRequest(
             transactional_id=COPIER, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
@@ -51,7 +51,7 @@ class Copier:
         while not ended():
             index = self._chance.randrange(PARTITIONS)
             page = await self._client.fetch("orders", index, positions[index], committed=False, wait_ms=50)
-            some = page.records[: self._chance.choice((1, 2, 5, 40))]
+            some = page.records[: 100 if hurries() else self._chance.choice((1, 2, 5, 40))]
             if not some:
                 await asyncio.sleep(IDLE_S)
                 continue
