@@ -95,7 +95,7 @@ class ClusterSimulation:
         await asyncio.sleep(SETTLED_S)
         contents = await load.contents()
         await load.tell_all(contents)
-        if self._loop.chance.random() < 0.3:
+        if self._loop.chance.random() < 0.4:
             await self._lose_metadata(machines, first_day)
             if await load.contents() != contents:
                 judge.complain(
