@@ -38,7 +38,7 @@ def test_a_broker_keeps_its_promises_whatever_happens_to_it(start: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("start", range(0, CLUSTER_SEEDS, TOGETHER))
 def test_a_cluster_keeps_its_promises_whatever_happens_to_it(start: int) -> None:
-    """N4 N5 L6 T2 C6: three brokers and their store, which is away, loses answers, lags and compacts, too."""
+    """N4 L6 T2 C6: three brokers and their store, which is away, loses answers, lags and compacts, too."""
     assert_sound(simulate("--start", str(start), "--seeds", str(TOGETHER), "--nodes", "3"))
 
 
