@@ -1,24 +1,30 @@
 """What goes wrong in a cluster beside its machines: the store, and the network between brokers.
 
 The store is away for a while, loses answers, commits late, ends leases late; a node's watches lag or break,
-and history is compacted under them. Between two brokers a direction or both are cut, connections are reset,
-or bytes come slowly.
+and history is compacted under them. A partition's leader is elected again, under a new epoch. Between two
+brokers a direction or both are cut, connections are reset, or bytes come slowly.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
 from tests.sim.store import Moods, SimStore
 
+from braidmq.cluster import records
+from braidmq.cluster.metadata_store import Put
+from braidmq.cluster.records import PartitionMeta, decode, encode
+
 
 class StoreFaults:
     """The store's misfortunes."""
 
-    def __init__(self, loop: VirtualLoop, store: SimStore, told: list[str]) -> None:
+    def __init__(self, loop: VirtualLoop, store: SimStore, prefix: str, told: list[str]) -> None:
         self._loop = loop
+        self._prefix = prefix
         self._chance = loop.chance
         self._store = store
         self._told = told
@@ -30,8 +36,17 @@ class StoreFaults:
             if self._loop.time() >= until_s:
                 break
             what = self._chance.choices(
-                ("away", "loses answers", "commits late", "ends leases late", "lag", "break", "compact"),
-                (3, 3, 3, 1, 3, 3, 4),
+                (
+                    "away",
+                    "loses answers",
+                    "commits late",
+                    "ends leases late",
+                    "lag",
+                    "break",
+                    "compact",
+                    "elect",
+                ),
+                (3, 3, 3, 1, 3, 3, 4, 4),
             )[0]
             self._tell(what)
             if what == "away":
@@ -46,11 +61,25 @@ class StoreFaults:
                 self._each_or_one(lambda end: setattr(end, "lag_s", self._chance.choice((0.1, 0.5, 2.0))))
             elif what == "break":
                 self._each_or_one(lambda end: end.break_watches())
-            else:
+            elif what == "compact":
                 self._store.compact()
+            else:
+                for _ in range(self._chance.choice((1, 3, 10))):
+                    self._elect()
             if self._chance.random() < 0.3:
                 moods.lost_answers = moods.late_commits = 0.0
         self.heal()
+
+    def _elect(self) -> None:
+        """Elects the leader of some partition again, which begins an epoch, as a controller would."""
+        kv = self._store.kv
+        keys = kv.items(self._prefix + records.PARTITIONS)
+        if not keys:
+            return
+        item = self._chance.choice(keys)
+        meta = decode(PartitionMeta, item.key.removeprefix(self._prefix), item.value)
+        value = encode(replace(meta, epoch=meta.epoch + 1), f"controller/{kv.revision}")
+        self._store.take(kv.commit((), [Put(item.key, value)], ()))
 
     def _each_or_one(self, act: object) -> None:
         ends = self._store.ends

@@ -4,6 +4,7 @@
 - A topic's name leads to one topic, and a topic that is there keeps its name.
 - The image of every broker is the store's content as of the image's revision: a prefix of its history.
 - No two brokers hold a partition at the same time (there is one replica of each).
+- A coordinator writes under the leader epoch it was loaded with, and nothing after it has resigned.
 - A topic's directory goes only after a record of the topic's deletion.
 
 The store's history is looked at when it grows, an image when it moves, and directories every now and then.
@@ -11,12 +12,17 @@ The store's history is looked at when it grows, an image when it moves, and dire
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
 from tests.history.group_reading import GroupReading
 from tests.sim.invariants import PARTITIONS, Judge
 from tests.sim.nodes import DATA, Node
 from tests.sim.store import SimStore
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.internal_partition import InternalPartition
 from braidmq.broker.topic_directories import split_name
 from braidmq.cluster import records
 from braidmq.cluster.image import _kind_of
@@ -160,6 +166,22 @@ class ClusterJudge(Judge):
     def died(self, broker: str) -> None:
         """What a crash takes from a disk is nobody's fault."""
         self._directories.pop(broker, None)
+
+    def watches_shards(self) -> AbstractContextManager[object]:
+        """Looks at everything that coordinators append: under the epoch they were loaded with, or not."""
+        append = InternalPartition.append_batch
+
+        def watched(partition: InternalPartition, *arguments: Any) -> int:
+            offset = append(partition, *arguments)
+            replica = partition.replica
+            if partition._resigned or replica.leader_epoch != partition.epoch or not replica.leads:
+                self.complain(
+                    f"the coordinator of {partition} wrote under epoch {partition.epoch}, and it is in epoch"
+                    f" {replica.leader_epoch}"
+                )
+            return offset
+
+        return mock.patch.object(InternalPartition, "append_batch", watched)
 
     # -- the end --------------------------------------------------------------------------------
 
