@@ -141,12 +141,21 @@ class Changes:
     async def grow_topic(self, topic: TopicImage, replicas: Sequence[Replicas]) -> None:
         """Adds partitions with these replicas."""
         first = len(topic.partitions)
+        if self._image.topics.get(topic.id) is not topic:
+            # Somebody has changed it meanwhile: what `grown` would keep of it is no longer true.
+            raise Conflict(f"topic {topic.name} was changed meanwhile")
         grown = {
             records.topic_key(topic.id): replace(topic.meta.record, partitions=first + len(replicas)),
         }
         seen = self._see(grown)
-        await self._put_partitions(topic.id, first, replicas, seen.compares)
-        await self._commit(grown, (), seen)
+        revision = await self._put_partitions(topic.id, first, replicas, seen.compares)
+        try:
+            await self._commit(grown, (), seen)
+        except Conflict:
+            # Another attempt compares the partitions that this one has put.
+            with suppress(StoreClosed):
+                await self._feed.reached(revision)
+            raise
 
     async def reconfigure_topic(self, topic: TopicImage, options: Mapping[str, str]) -> None:
         """Replaces a topic's own options."""
@@ -177,9 +186,12 @@ class Changes:
 
     async def _put_partitions(
         self, topic_id: bytes, first: int, replicas: Sequence[Replicas], guard: Sequence[Compare] = ()
-    ) -> None:
-        """Writes keys that count for nothing yet. `guard` says so of a topic that is there already: somebody
-        else may have added the same partitions meanwhile, and records may be in them."""
+    ) -> int:
+        """Writes keys that count for nothing yet; the revision that has them all.
+
+        `guard` says so of a topic that is there already: somebody else may have added the same partitions
+        meanwhile, and records may be in them.
+        """
         by = self._writer.sign()
         values: dict[Replicas, bytes] = {}
         for one in replicas:
@@ -189,7 +201,8 @@ class Changes:
             (records.partition_key(topic_id, index), values[one]) for index, one in enumerate(replicas, first)
         ]
         chunks = [dict(chunk) for chunk in _chunks(puts, CHUNK)]
-        await _all(self._commit_values(chunk, (), self._see(chunk, guard)) for chunk in chunks)
+        commits = (self._commit_values(chunk, (), self._see(chunk, guard)) for chunk in chunks)
+        return max(await _all(commits), default=0)
 
     # -- options and ids ------------------------------------------------------------------------
 
@@ -274,8 +287,11 @@ def _chunks(found: Sequence[Each], size: int) -> Iterator[list[Each]]:
         yield chunk
 
 
-async def _all(commits: Iterable[Awaitable[object]]) -> None:
+async def _all(commits: Iterable[Awaitable[Each]]) -> list[Each]:
     """Makes commits at the same time, so that the store syncs them together; none is under way afterwards."""
+    found: list[Each] = []
     for outcome in await asyncio.gather(*commits, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+        found.append(outcome)
+    return found
