@@ -131,9 +131,18 @@ class Changes:
     async def grow_topic(self, topic: TopicImage, replicas: Sequence[Replicas]) -> None:
         """Adds partitions with these replicas."""
         first = len(topic.partitions)
-        await self._put_partitions(topic.id, first, replicas)
+        revision = await self._put_partitions(topic.id, first, replicas)
         grown = replace(topic.meta.record, partitions=first + len(replicas))
-        await self._commit({records.topic_key(topic.id): grown})
+        try:
+            if self._image.topics.get(topic.id) is not topic:
+                # Somebody has changed it meanwhile: what `grown` keeps of it is no longer true.
+                raise Conflict(f"topic {topic.name} was changed meanwhile")
+            await self._commit({records.topic_key(topic.id): grown})
+        except Conflict:
+            # Another attempt compares the partitions that this one has put.
+            with suppress(StoreClosed):
+                await self._feed.reached(revision)
+            raise
 
     async def reconfigure_topic(self, topic: TopicImage, options: Mapping[str, str]) -> None:
         """Replaces a topic's own options."""
@@ -162,7 +171,8 @@ class Changes:
         leftovers = [records.partition_key(*which) for which in self._image.leftovers()]
         await _all(self._delete(chunk) for chunk in _chunks(leftovers, OPERATIONS_MAX))
 
-    async def _put_partitions(self, topic_id: bytes, first: int, replicas: Sequence[Replicas]) -> None:
+    async def _put_partitions(self, topic_id: bytes, first: int, replicas: Sequence[Replicas]) -> int:
+        """Writes partition keys that count for nothing yet; the revision that has them all."""
         by = self._writer.sign()
         values: dict[Replicas, bytes] = {}
         for one in replicas:
@@ -171,7 +181,7 @@ class Changes:
         puts = [
             (records.partition_key(topic_id, index), values[one]) for index, one in enumerate(replicas, first)
         ]
-        await _all(self._commit_values(dict(chunk)) for chunk in _chunks(puts, CHUNK))
+        return max(await _all(self._commit_values(dict(chunk)) for chunk in _chunks(puts, CHUNK)), default=0)
 
     # -- options and ids ------------------------------------------------------------------------
 
@@ -248,8 +258,11 @@ def _chunks(found: Sequence[Each], size: int) -> Iterator[list[Each]]:
         yield chunk
 
 
-async def _all(commits: Iterable[Awaitable[object]]) -> None:
+async def _all(commits: Iterable[Awaitable[Each]]) -> list[Each]:
     """Makes commits at the same time, so that the store syncs them together; none is under way afterwards."""
+    found: list[Each] = []
     for outcome in await asyncio.gather(*commits, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+        found.append(outcome)
+    return found

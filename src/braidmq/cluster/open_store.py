@@ -46,13 +46,21 @@ def open_store(url: str, token_file: Path | None = None) -> MetadataStore:
     if scheme == SERVED:
         return _open_served(url, token_file)
     if scheme == ETCD:
-        from braidmq.cluster.etcd_address import parse_etcd_address
-        from braidmq.cluster.etcd_store import EtcdStore
-
-        return EtcdStore(parse_etcd_address(url))
+        return _open_etcd(url)
     raise AddressError(
         f"{url!r} is no metadata store; write file, unix:PATH, braid://HOST:PORT or etcd://HOST:PORT,…"
     )
+
+
+def _open_etcd(url: str) -> MetadataStore:
+    from braidmq.cluster.etcd_address import parse_etcd_address
+
+    address = parse_etcd_address(url)
+    try:
+        from braidmq.cluster.etcd_store import EtcdStore
+    except ImportError as error:
+        raise AddressError(f"{url}: {error.name} is missing; pip install 'braidmq[cluster]'") from None
+    return EtcdStore(address)
 
 
 def _open_served(url: str, token_file: Path | None) -> MetadataStore:
