@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from braidmq.address import parse_address
 from braidmq.broker.broker import Broker
 from braidmq.config import Config, ConfigError
 from braidmq.faces.kafka.face import KafkaFace
 from braidmq.faces.kafka.session import KafkaSession
+from braidmq.net.connection import Connection
 from braidmq.net.reactor import Reactor
 from braidmq.platform.network import Network, SocketNetwork
 from braidmq.platform.watchdog import Watchdog
@@ -110,14 +112,37 @@ class Service:
         self._broker = broker
         self._reactor = Reactor(broker.config, loop, network, broker.readers.submit)
         self._face = KafkaFace(broker)
+        self.forwarding: Address | None = None
+        """Where clients are served for the whole cluster, if anywhere."""
 
     async def listen(self, listen: Address, advertise: Address | None = None) -> Address:
         """Accepts clients, and shows so in the metadata; the address that was bound."""
         host, port = self._reactor.listen(*listen, lambda connection: KafkaSession(self._face, connection))
         told = advertise or (_reachable(host), port)
         self._face.advertise(*told, listening=(host, port))
+        self._listen_forwarding()
         await self._broker.metadata.appear(*told)
         return host, port
+
+    def _listen_forwarding(self) -> None:
+        """Serves those who can reach this broker only, if there is an address for them."""
+        config = self._broker.config
+        if not config.forward_listen:
+            return
+        # Nobody else needs it: a start should not load it.
+        from braidmq.faces.kafka.forwarding.front import Front
+        from braidmq.faces.kafka.forwarding.session import ForwardingSession
+
+        def accept(connection: Connection) -> ForwardingSession:
+            return ForwardingSession(self._face, connection, front)
+
+        host, port = self._reactor.listen(*parse_address(config.forward_listen), accept)
+        told = (
+            parse_address(config.forward_advertise) if config.forward_advertise else (_reachable(host), port)
+        )
+        front = Front(config.node_id, *told)
+        self.forwarding = (host, port)
+        log.info("clients at %s:%d are served for the whole cluster, as %s:%d", host, port, *told)
 
     async def drain(self) -> None:
         """Answers what was asked, and takes nothing more."""

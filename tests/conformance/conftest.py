@@ -12,6 +12,7 @@ import pytest
 from conformance import places
 from conformance.etcd import EtcdCluster, etcd_binary, etcd_cluster
 
+MEMORY = {"memory": places.memory, "simulated": places.simulated}
 LOCAL = {"file": places.file, "served-unix": places.served_unix, "served-tcp": places.served_tcp}
 MEMBERS = {"etcd-1": 1, "etcd-3": 3}
 
@@ -39,10 +40,10 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
         yield cluster_of
 
 
-@pytest.fixture(params=["memory", *LOCAL, *MEMBERS])
+@pytest.fixture(params=[*MEMORY, *LOCAL, *MEMBERS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> places.Opener:
-    if request.param == "memory":
-        return places.memory
+    if request.param in MEMORY:
+        return MEMORY[request.param]
     if request.param in LOCAL:
         return partial(LOCAL[request.param], tmp_path / "store")
     cluster = request.getfixturevalue("shared_etcd")(MEMBERS[request.param])

@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from tests.sim.store import SimStore
+
 from braidmq.cluster.etcd_address import parse_etcd_address
 from braidmq.cluster.file_store import FileStore
 from braidmq.cluster.kv_store import KvStore
@@ -49,6 +51,17 @@ async def memory() -> AsyncIterator[MetadataStore]:
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def simulated() -> AsyncIterator[MetadataStore]:
+    """The store of the simulator, while nothing goes wrong."""
+    loop = asyncio.get_running_loop()
+    end = SimStore(loop.time, loop.call_later).connect()
+    try:
+        yield end
+    finally:
+        await end.close()
 
 
 @asynccontextmanager

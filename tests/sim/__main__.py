@@ -23,15 +23,22 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
     # Not before: whatever is imported makes sets.
+    from tests.sim.cluster import ClusterSimulation
     from tests.sim.simulation import Simulation
 
     options = _parser().parse_args()
+
+    def simulate(seed: int) -> Verdict:
+        if options.nodes == 1:
+            return Simulation(seed).run()
+        return ClusterSimulation(seed, options.nodes, not options.uncoordinated).run()
+
     if options.seed is not None:
-        return _tell(Simulation(options.seed, options.nodes).run())
+        return _tell(simulate(options.seed))
     failing = 0
     began = time.monotonic()
     for done, seed in enumerate(range(options.start, options.start + options.seeds), 1):
-        verdict = Simulation(seed, options.nodes).run()
+        verdict = simulate(seed)
         if verdict.findings:
             failing += 1
             print(f"\rseed {seed}: {verdict.findings[0]}")
@@ -59,7 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=100, help="how many to run")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one and tell what happened")
-    parser.add_argument("--nodes", type=int, default=1, help="brokers in a run")
+    parser.add_argument(
+        "--nodes", type=int, default=3, help="brokers of one cluster; 1: a single broker with its own store"
+    )
+    parser.add_argument("--uncoordinated", action="store_true", help="no groups, no transactions")
     parser.add_argument("--digests", action="store_true", help="print what each run hashes to")
     return parser
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
 from tests.sim.loop import VirtualLoop
@@ -55,6 +56,13 @@ class Refused(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(ErrorCode(code).name)
         self.code = ErrorCode(code)
+
+
+class Kind(IntEnum):
+    """Of coordinators, as FindCoordinator numbers them."""
+
+    GROUP = 0
+    TRANSACTION = 1
 
 
 class Found(NamedTuple):
@@ -149,13 +157,24 @@ class Client:
         finally:
             remove(fd)
 
+    # -- routes: with one broker everything is there -------------------------------------------
+
+    async def to_leader(self, _topic: str, _index: int) -> Client:
+        return self
+
+    async def to_coordinator(self, _kind: Kind, _key: str) -> Client:
+        return self
+
+    def forget(self) -> None:
+        """Whoever it asked was the wrong one: it looks again."""
+
     # -- verbs ----------------------------------------------------------------------------------
 
     async def create(self, topic: str, partitions: int) -> bytes:
         """The topic's id; one that is there already is fine."""
         made = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
         answer = await self.call(CreateTopicsRequest(topics=[made]), CreateTopicsResponse, 7)
-        _check(answer.topics[0].error_code)
+        check(answer.topics[0].error_code)
         return bytes(answer.topics[0].topic_id)
 
     async def produce(self, topic: str, index: int, batch: bytes, transactional_id: str | None = None) -> int:
@@ -164,9 +183,9 @@ class Client:
         request = ProduceRequest(
             transactional_id=transactional_id, acks=-1, timeout_ms=int(PATIENCE_S * 1000), topic_data=[data]
         )
-        answer = await self.call(request, ProduceResponse, 12)
+        answer = await (await self.to_leader(topic, index)).call(request, ProduceResponse, 12)
         result = answer.responses[0].partition_responses[0]
-        _check(result.error_code)
+        check(result.error_code)
         return int(result.base_offset)
 
     async def fetch(self, topic: str, index: int, offset: int, committed: bool, wait_ms: int = 300) -> Page:
@@ -178,9 +197,9 @@ class Client:
             isolation_level=int(committed),
             topics=[FetchTopic(topic=topic, partitions=[part])],
         )
-        answer = await self.call(request, FetchResponse, 12)
+        answer = await (await self.to_leader(topic, index)).call(request, FetchResponse, 12)
         found = answer.responses[0].partitions[0]
-        _check(found.error_code)
+        check(found.error_code)
         aborted = {(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()}
         page = Page([], offset, found.high_watermark)
         return _read(bytes(found.records or b""), page, aborted)
@@ -192,8 +211,8 @@ class Client:
         request = OffsetCommitRequest(
             group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])]
         )
-        answer = await self.call(request, OffsetCommitResponse, 8)
-        _check(answer.topics[0].partitions[0].error_code)
+        answer = await (await self.to_coordinator(Kind.GROUP, group)).call(request, OffsetCommitResponse, 8)
+        check(answer.topics[0].partitions[0].error_code)
 
     async def committed(self, group: str, topic: str, index: int) -> int:
         """The group's position; -1 if there is none. Waits for no transaction: refused while one is open."""
@@ -201,14 +220,14 @@ class Client:
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=True
         )
-        answer = await self.call(request, OffsetFetchResponse, 8)
-        _check(answer.groups[0].error_code)
+        answer = await (await self.to_coordinator(Kind.GROUP, group)).call(request, OffsetFetchResponse, 8)
+        check(answer.groups[0].error_code)
         found = answer.groups[0].topics[0].partitions[0]
-        _check(found.error_code)
+        check(found.error_code)
         return int(found.committed_offset)
 
 
-def _check(code: int) -> None:
+def check(code: int) -> None:
     if code != ErrorCode.NONE:
         raise Refused(code)
 

@@ -18,9 +18,12 @@ from tests.sim.network import SimNetwork
 from tests.sim.nodes import DATA, Node
 
 from braidmq.cluster.file_store import FILE_NAME
+from braidmq.cluster.metadata_store import StoreError
 
 START_S = 30.0
 """How long a start may take, in virtual time."""
+
+RESTART_S = 0.2
 
 Fault = Callable[[], Coroutine[Any, Any, None]]
 
@@ -28,20 +31,20 @@ Fault = Callable[[], Coroutine[Any, Any, None]]
 class MachineFaults:
     """One broker's misfortunes."""
 
-    def __init__(self, loop: VirtualLoop, node: Node, judge: Judge) -> None:
+    def __init__(self, loop: VirtualLoop, node: Node, judge: Judge, told: list[str]) -> None:
         self._loop = loop
         self._chance = loop.chance
         self._node = node
         self._judge = judge
-        self.told: list[str] = []
+        self.told = told
 
-    async def run(self, until_s: float) -> None:
+    async def run(self, until_s: float, often: float = 1.0) -> None:
         faults: list[tuple[Fault, int]] = [
             (self.lose_power, 5), (self.stop, 2), (self.stand_still, 2), (self.fill_disk, 2),
             (self.fail_sync, 2), (self.set_clock, 1),
         ]  # fmt: skip
         while True:
-            await asyncio.sleep(self._chance.uniform(0.2, 2.5))
+            await asyncio.sleep(self._chance.uniform(0.2, 2.5) / often)
             if self._loop.time() >= until_s:
                 return
             fault = self._chance.choices([one for one, _ in faults], [weight for _, weight in faults])[0]
@@ -116,14 +119,25 @@ class MachineFaults:
             await self._node.wait_for(lambda: self._node.busy, 1.0, look_s=0.001)
         crash = self._chance.choice((*Crash, Crash.TORN, Crash.TORN))
         self._tell(f"dies: {crash.value}")
+        self._judge.died(self._node.name)
         self._node.kill(crash, silently=self._chance.random() < 0.5)
         await asyncio.sleep(self._chance.uniform(0, 1.0))
 
     async def come_back(self) -> None:
-        if not await self._node.wait_for(lambda: self._node.serving or not self._node.running, START_S):
-            self._judge.complain("it has not come back")
-        elif not self._node.serving:
-            self._judge.complain(f"it cannot start: {await self._node.stop()}")
+        """Waits until it serves. What its store did not let start is started again, as a supervisor does."""
+        until_s = self._loop.time() + START_S
+        while self._loop.time() < until_s:
+            if not await self._node.wait_for(lambda: self._node.serving or not self._node.running, START_S):
+                break
+            if self._node.serving:
+                return
+            problem = await self._node.stop()
+            if not isinstance(self._node.last_error, StoreError):
+                self._judge.complain(f"it cannot start: {problem}")
+                return
+            await asyncio.sleep(RESTART_S)
+            self._node.start()
+        self._judge.complain("it has not come back")
 
     def _tell(self, what: str) -> None:
         self.told.append(f"{self._loop.time():8.3f} {self._node.name} {what}")

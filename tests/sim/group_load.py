@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tests.sim.client import Client, Lost, Refused
+from tests.sim.client import Client, Kind, Lost, Refused
 from tests.sim.invariants import Judge
 from tests.sim.loop import VirtualLoop
 
@@ -47,6 +47,8 @@ FIRED = (
     ErrorCode.INVALID_SHARE_SESSION_EPOCH,
     ErrorCode.INVALID_RECORD_STATE,
     ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
 )
 """What a member is told that has to begin anew."""
 ACCEPT = 1
@@ -99,6 +101,7 @@ class GroupMember:
 
     def begin_anew(self) -> None:
         self._epoch = 0
+        self._client.forget()
         for index in list(self._positions):
             self._give_back(index)
 
@@ -125,7 +128,8 @@ class GroupMember:
             subscribed_topic_names=["orders"] if first else None,
             topic_partitions=[] if first else owned if self._positions else [],
         )
-        answer = await self._client.call(request, ConsumerGroupHeartbeatResponse, 1)
+        group = await self._client.to_coordinator(Kind.GROUP, READERS)
+        answer = await group.call(request, ConsumerGroupHeartbeatResponse, 1)
         if answer.error_code:
             raise Refused(answer.error_code)
         self._epoch = answer.member_epoch
@@ -155,7 +159,8 @@ class GroupMember:
             member_id=member,
             topics=[OffsetCommitRequestTopic(name="orders", partitions=[part])],
         )
-        answer = await self._client.call(request, OffsetCommitResponse, 9)
+        group = await self._client.to_coordinator(Kind.GROUP, READERS)
+        answer = await group.call(request, OffsetCommitResponse, 9)
         code = answer.topics[0].partitions[0].error_code
         if code:
             raise Refused(code)
@@ -173,7 +178,9 @@ class ShareMember:
         self._judge = judge
         self._partitions = partitions
         self._ended = ended
-        self._epoch = self._session = 0
+        self._epoch = 0
+        self._sessions: dict[str, int] = {}
+        """By broker: the epoch of its session there."""
         self._given: dict[int, list[tuple[int, int]]] = {}
         """By partition: ranges that are to be accepted."""
 
@@ -182,9 +189,11 @@ class ShareMember:
         return int(self._loop.time() * 1e6)
 
     def begin_anew(self) -> None:
-        self._epoch = self._session = 0
+        self._epoch = 0
+        self._sessions.clear()
         self._given.clear()
         self._client.close()
+        self._client.forget()
 
     async def live(self) -> None:
         orders = await topic_id(self._client, "orders")
@@ -201,55 +210,75 @@ class ShareMember:
             member_epoch=self._epoch,
             subscribed_topic_names=["orders"] if self._epoch == 0 else None,
         )
-        answer = await self._client.call(request, ShareGroupHeartbeatResponse, 1)
+        group = await self._client.to_coordinator(Kind.GROUP, SHARERS)
+        answer = await group.call(request, ShareGroupHeartbeatResponse, 1)
         if answer.error_code:
             raise Refused(answer.error_code)
         self._epoch = answer.member_epoch
 
     async def _fetch(self, orders: bytes) -> None:
-        accepted, self._given = self._given, {}
+        """One request to each broker that leads something; a partition that moved begins anew there."""
+        led: dict[str, tuple[Client, list[int]]] = {}
+        for index in range(self._partitions):
+            leader = await self._client.to_leader("orders", index)
+            led.setdefault(leader.broker, (leader, []))[1].append(index)
+        for leader, indexes in led.values():
+            try:
+                await self._fetch_from(leader, orders, indexes)
+            except (Lost, Refused) as error:
+                if len(led) == 1:
+                    raise
+                # What others have given it it keeps.
+                leader.close()
+                self._client.forget()
+                self._sessions.pop(leader.broker, None)
+                for index in indexes:
+                    self._given.pop(index, None)
+                if isinstance(error, Refused) and error.code not in FIRED:
+                    self._judge.refused("a sharer", error.code)
+
+    async def _fetch_from(self, leader: Client, orders: bytes, indexes: list[int]) -> None:
+        accepted = {index: self._given.pop(index) for index in indexes if index in self._given}
         for index, offset in _each(accepted):
             self._judge.shares[index].accepting(offset)
+        session = self._sessions.get(leader.broker, 0)
         request = ShareFetchRequest(
             group_id=SHARERS,
             member_id=self._client.machine,
-            share_session_epoch=self._session,
+            share_session_epoch=session,
             max_wait_ms=100,
             min_bytes=1,
             max_records=20,
             batch_size=20,
             topics=[
                 AcknowledgeTopic(
-                    topic_id=orders,
-                    partitions=[_accepting(index, accepted) for index in range(self._partitions)],
+                    topic_id=orders, partitions=[_accepting(index, accepted) for index in indexes]
                 )
             ],
         )
-        answer = await self._client.call(request, ShareFetchResponse, 1)
+        self._judge.may_be_delivered(indexes)
+        answer = await leader.call(request, ShareFetchResponse, 1)
         if answer.error_code:
             raise Refused(answer.error_code)
-        self._session += 1
-        refused = [part for each in answer.responses for part in each.partitions if part.error_code]
-        settled = {
-            part.partition_index: part.acknowledge_error_code == 0
-            for each in answer.responses
-            for part in each.partitions
-        }
+        self._sessions[leader.broker] = session + 1
+        parts = [part for each in answer.responses for part in each.partitions]
+        settled = {part.partition_index: part.acknowledge_error_code == 0 for part in parts}
         for index, offset in _each(accepted):
             if settled.get(index):
                 self._judge.shares[index].accepted(self._now, offset)
-        if refused:
-            raise Refused(refused[0].error_code)
-        for each in answer.responses:
-            for part in each.partitions:
-                self._take(part)
+        self._judge.was_answered(indexes)
+        for part in parts:
+            self._take(part)
+        for part in parts:
+            if part.error_code:
+                raise Refused(part.error_code)
 
     def _take(self, part: Any) -> None:
         for acquired in part.acquired_records:
             first, last = acquired.first_offset, acquired.last_offset
             self._given.setdefault(part.partition_index, []).append((first, last))
             for offset in range(first, last + 1):
-                self._judge.delivered(part.partition_index, self._now, offset)
+                self._judge.delivered(part.partition_index, self._now, offset, acquired.delivery_count)
 
 
 def _each(ranges: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int]]:

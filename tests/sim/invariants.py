@@ -7,6 +7,8 @@ fault explains, and brokers that fall over or do not come back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tests.history.checker import History
 from tests.history.exactly_once import Stage
 from tests.history.group_reading import GroupReading
@@ -16,6 +18,8 @@ from braidmq.wire.errors import ErrorCode
 
 PARTITIONS = 2
 """Of each topic that is judged."""
+DELIVERIES_MAX = 10
+"""After which a share group gives a record up."""
 UNBOUNDED = 1 << 30
 """A broker that dies may forget how often it has delivered something, so nobody counts."""
 EXCUSED = {
@@ -36,13 +40,17 @@ EXCUSED = {
 class Judge:
     """Collects what one broker's clients tell."""
 
-    def __init__(self, broker: str) -> None:
+    def __init__(self, broker: str, excused: Iterable[ErrorCode] = ()) -> None:
         self.broker = broker
+        self._excused = EXCUSED | set(excused)
         self.orders = History()
         self.copies = Stage("the copier")
         self.group = GroupReading()
         self.shares = [ShareReading(UNBOUNDED) for _ in range(PARTITIONS)]
         self._deliveries = 0
+        self._asked = [0] * PARTITIONS
+        """Fetches of the share group without an answer yet, or ever."""
+        self._counts: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         self.complaints: list[str] = []
         self.acked = 0
         """Everything that was confirmed to anybody; grows as long as there is progress."""
@@ -51,10 +59,40 @@ class Judge:
         self.topics: dict[str, bool | None] = {}
         """Whether a topic is there, as far as was confirmed; None while that is not known."""
 
-    def delivered(self, index: int, time: int, offset: int) -> None:
-        """A member of the share group was given a record."""
+    def may_be_delivered(self, indexes: list[int]) -> None:
+        """A member of the share group asks for records; without an answer nobody knows what it was given."""
+        for index in indexes:
+            self._asked[index] += 1
+
+    def was_answered(self, indexes: list[int]) -> None:
+        for index in indexes:
+            self._asked[index] -= 1
+
+    def delivered(self, index: int, time: int, offset: int, count: int) -> None:
+        """A member was given a record, for the `count`th time as the broker says."""
         self._deliveries += 1
         self.shares[index].delivered(time, offset, self._deliveries)
+        known = self._counts[index].get(offset, 0) + 1
+        self._counts[index][offset] = known
+        if not 1 <= count <= known + self._asked[index]:
+            self.complain(
+                f"orders-{index} offset {offset} was delivered {known} times as far as known and counted"
+                f" {count}, with {self._asked[index]} fetches without an answer"
+            )
+
+    def died(self, broker: str) -> None:
+        """A broker is about to lose its power."""
+
+    def is_given_up(self, index: int, offset: int) -> bool:
+        """Whether the share group may have gone past a record that it has delivered as often as it may."""
+        return self._counts[index].get(offset, 0) + self._asked[index] >= DELIVERIES_MAX
+
+    def conclude_shares(self, ends: dict[int, int]) -> None:
+        for index, end in ends.items():
+            for offset in range(end):
+                if self.is_given_up(index, offset):
+                    self.shares[index].given_up(offset)
+            self.shares[index].conclude(end)
 
     def complain(self, text: str) -> None:
         if len(self.complaints) < 20:
@@ -62,7 +100,7 @@ class Judge:
 
     def refused(self, what: str, code: ErrorCode) -> None:
         """A client was refused something that it had a right to."""
-        if code not in EXCUSED:
+        if code not in self._excused:
             self.complain(f"{what} was refused with {code.name}")
 
     def given_producer_id(self, producer_id: int, whom: str) -> None:

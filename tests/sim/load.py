@@ -1,4 +1,4 @@
-"""What clients do to one broker: everything at once, on machines of their own, until they are told to end.
+"""What clients do to brokers: everything at once, on machines of their own, until they are told to end.
 
 Topic `orders` takes records of plain and idempotent producers, and is read along. A copier makes one record
 of `copies` of each, in transactions that hold its position, and aborts some. A walker commits positions of a
@@ -11,44 +11,35 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from tests.history.exactly_once import Fate, Place, Stamp, Work
+from tests.history.exactly_once import Place
 from tests.sim.client import Client, Found, Lost, Page, Refused
+from tests.sim.copier import COPIER, Copier, content_of, good, order, stamp
 from tests.sim.group_load import READERS, GroupMember, ShareMember, lived
 from tests.sim.invariants import PARTITIONS, Judge
 from tests.sim.loop import VirtualLoop
-from tests.sim.network import SimNetwork
 
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.metadata import MetadataRequest, MetadataResponse
 from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from braidmq.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from braidmq.wire.messages.transactions import (
-    EndTxnRequest,
-    EndTxnResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
 from braidmq.wire.records import build_batch
 
 RETRY_S = 0.1
-TRANSACTION_TIMEOUT_MS = 5000
-COPIER = "copier"
 WALKER = "walker"
 
 
 class Load:
-    """All clients of one broker."""
+    """All clients of a broker or a cluster."""
 
-    def __init__(self, loop: VirtualLoop, network: SimNetwork, broker: str, judge: Judge) -> None:
+    def __init__(self, loop: VirtualLoop, connect: Callable[[str], Client], judge: Judge) -> None:
         self._loop = loop
-        self._network = network
-        self._broker = broker
+        self._connect = connect
         self._judge = judge
         self._chance = loop.chance
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: list[Client] = []
+        self.shares = True
+        """Whether there is a share group."""
         self.ending = False
         """Producers make nothing new; the copier goes on."""
         self.ended = False
@@ -58,20 +49,25 @@ class Load:
         return [client.machine for client in self._clients]
 
     def start(self) -> None:
-        for sender in range(3):
-            self._add(f"idempotent-{sender}", lambda one, sender=sender: self._idempotent(one, sender))
-        self._add("plain", lambda one: self._plain(one, 3))
-        self._add("reader", self._read_along)
+        self.start_plain()
         self._add("copier", self._copy)
         self._add("auditor", self._read_copies)
         self._add("walker", self._walk)
         for number in range(2):
             self._add(f"member-{number}", self._be_member)
-            self._add(f"sharer-{number}", self._be_sharer)
+            if self.shares:
+                self._add(f"sharer-{number}", self._be_sharer)
+
+    def start_plain(self) -> None:
+        """Those who need no coordinator."""
+        for sender in range(3):
+            self._add(f"idempotent-{sender}", lambda one, sender=sender: self._idempotent(one, sender))
+        self._add("plain", lambda one: self._plain(one, 3))
+        self._add("reader", self._read_along)
         self._add("maker", self._make)
 
     def _add(self, role: str, act: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-        client = Client(self._loop, self._network, f"{self._broker}-{role}", self._broker)
+        client = self._connect(role)
         self._clients.append(client)
         context = self._loop.strand(client.machine)
         self._tasks.append(self._loop.create_task(act(client), context=context))
@@ -83,7 +79,7 @@ class Load:
         for client in self._clients:
             client.close()
 
-    async def _retried(self, what: str, act: Callable[[], Awaitable[Any]]) -> Any:
+    async def _retried(self, client: Client, what: str, act: Callable[[], Awaitable[Any]]) -> Any:
         """The outcome of `act`, tried again until it has one; None if the load ends before that."""
         while not self.ended:
             try:
@@ -91,6 +87,7 @@ class Load:
             except Lost:
                 pass
             except Refused as refusal:
+                client.forget()
                 self._judge.refused(what, refusal.code)
             await asyncio.sleep(RETRY_S * self._chance.uniform(0.5, 1.5))
         return None
@@ -99,7 +96,7 @@ class Load:
 
     async def _ready(self, client: Client) -> None:
         for topic in ("orders", "copies"):
-            await self._retried(f"creating {topic}", lambda topic=topic: _created(client, topic))
+            await self._retried(client, f"creating {topic}", lambda topic=topic: created(client, topic))
 
     async def _idempotent(self, client: Client, sender: int) -> None:
         await self._ready(client)
@@ -107,9 +104,9 @@ class Load:
 
         async def init() -> InitProducerIdResponse:
             answer = await client.call(request, InitProducerIdResponse, 4)
-            return _good(answer)
+            return good(answer)
 
-        given = await self._retried("a producer id", init)
+        given = await self._retried(client, "a producer id", init)
         if given is None:
             return
         self._judge.given_producer_id(given.producer_id, client.machine)
@@ -121,7 +118,9 @@ class Load:
                 producer_epoch=given.producer_epoch,
             )  # fmt: skip
             base = await self._retried(
-                f"a batch of {client.machine}", lambda batch=batch: client.produce("orders", index, batch)
+                client,
+                f"a batch of {client.machine}",
+                lambda batch=batch: client.produce("orders", index, batch),
             )
             if base is None:
                 return
@@ -143,6 +142,7 @@ class Load:
                 # within a connection only. So it goes on as another sender.
                 sender, number = sender + 1, -count
             except Refused as refusal:
+                client.forget()
                 self._judge.refused("a plain batch", refusal.code)
             number += count
             await asyncio.sleep(self._chance.uniform(0.02, 0.3))
@@ -168,6 +168,7 @@ class Load:
         except Lost:
             pass
         except Refused as refusal:
+            client.forget()
             if refusal.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._judge.refused(f"a fetch of {topic}-{index} from {offset}", refusal.code)
         await asyncio.sleep(RETRY_S)
@@ -179,7 +180,7 @@ class Load:
             for index in range(PARTITIONS):
                 page = await self._fetched(client, "orders", index, offsets[index], committed=False)
                 for found in page.records:
-                    self._judge.orders.polled("reader", index, found.offset, *_order(found))
+                    self._judge.orders.polled("reader", index, found.offset, *order(found))
                 offsets[index] = page.next_offset
 
     async def _read_copies(self, client: Client) -> None:
@@ -188,7 +189,7 @@ class Load:
             for index in range(PARTITIONS):
                 page = await self._fetched(client, "copies", index, offsets[index], committed=True)
                 for found in page.records:
-                    self._judge.copies.polled(index, found.offset, _stamp(found))
+                    self._judge.copies.polled(index, found.offset, stamp(found))
                 offsets[index] = page.next_offset
 
     # -- transactions ---------------------------------------------------------------------------
@@ -199,10 +200,11 @@ class Load:
         while not self.ended:
             life += 1
             try:
-                await _Copier(client, self._judge, life, self._chance).work(lambda: self.ended)
+                await Copier(client, self._judge, life, self._chance).work(lambda: self.ended)
             except Lost:
                 pass
             except Refused as refusal:
+                client.forget()
                 if refusal.code not in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
                     self._judge.refused("the copier", refusal.code)
             await asyncio.sleep(RETRY_S)
@@ -233,6 +235,7 @@ class Load:
             except Lost:
                 await asyncio.sleep(RETRY_S)
             except Refused as refusal:
+                client.forget()
                 self._judge.refused("a position", refusal.code)
             await asyncio.sleep(self._chance.uniform(0.05, 0.4))
 
@@ -246,7 +249,7 @@ class Load:
                 if there and self._chance.random() < 0.4:
                     name = self._chance.choice(there)
                     known[name] = None
-                    await _deleted(client, name)
+                    await deleted(client, name)
                     known[name] = False
                 else:
                     number += 1
@@ -258,37 +261,44 @@ class Load:
             except Lost:
                 pass
             except Refused as refusal:
+                client.forget()
                 if refusal.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     self._judge.refused("a change of topics", refusal.code)
 
     # -- the end --------------------------------------------------------------------------------
 
+    @property
+    def _readers(self) -> tuple[str, ...]:
+        """Groups that read all of `orders`."""
+        return COPIER, READERS
+
     async def drained(self, within_s: float) -> bool:
         """Whether everybody who reads `orders` has come to its end, in time."""
-        client = Client(self._loop, self._network, f"{self._broker}-judge", self._broker)
+        client = self._connect("judge")
         until_s = self._loop.time() + within_s
         while self._loop.time() < until_s:
             try:
                 left = 0
                 for index in range(PARTITIONS):
                     page = await client.fetch("orders", index, 0, committed=False, wait_ms=0)
-                    for group in (COPIER, READERS):
+                    for group in self._readers:
                         left += page.high_watermark - await client.committed(group, "orders", index)
-                    left += sum(
+                    left += self.shares and sum(
                         not self._judge.shares[index].is_settled(offset)
+                        and not self._judge.is_given_up(index, offset)
                         for offset in range(page.high_watermark)
                     )
                 if left <= 0:
                     client.close()
                     return True
             except (Lost, Refused):
-                pass
+                client.forget()
             await asyncio.sleep(RETRY_S)
         return False
 
     async def contents(self) -> dict[tuple[str, int], list[Found]]:
         """All there is to read. No fault is left, so nothing may fail."""
-        client = Client(self._loop, self._network, f"{self._broker}-judge", self._broker)
+        client = self._connect("judge")
         found = {
             (topic, index): await _everything(client, topic, index, committed=topic == "copies")
             for topic in ("orders", "copies")
@@ -299,114 +309,39 @@ class Load:
 
     async def tell_all(self, contents: dict[tuple[str, int], list[Found]]) -> None:
         """Tells the judge of everything there is."""
-        client = Client(self._loop, self._network, f"{self._broker}-judge", self._broker)
+        client = self._connect("judge")
         judge = self._judge
-        for index in range(PARTITIONS):
-            for found in contents["orders", index]:
-                judge.orders.read(index, found.offset, *_order(found))
-            judge.copies.source(
-                (Place(index, found.offset), _content(found)) for found in contents["orders", index]
-            )
+        self._tell_orders(contents)
+        judge.copies.source(
+            (Place(index, found.offset), content_of(found))
+            for index in range(PARTITIONS)
+            for found in contents["orders", index]
+        )
         for index in range(PARTITIONS):
             for found in contents["copies", index]:
-                judge.copies.read(index, found.offset, _stamp(found))
+                judge.copies.read(index, found.offset, stamp(found))
             judge.copies.position(index, await client.committed(COPIER, "orders", index))
         ends = {index: len(contents["orders", index]) for index in range(PARTITIONS)}
         judge.group.conclude(
             ends, {index: await client.committed(READERS, "orders", index) for index in range(PARTITIONS)}
         )
-        for index in range(PARTITIONS):
-            judge.shares[index].conclude(ends[index])
+        if self.shares:
+            judge.conclude_shares(ends)
         judge.position_of(WALKER, await client.committed(WALKER, "orders", 0))
-        answer = await client.call(MetadataRequest(topics=None), MetadataResponse, 9)
-        judge.found_topics({topic.name for topic in answer.topics})
+        await self._tell_topics(client)
         client.close()
 
+    def _tell_orders(self, contents: dict[tuple[str, int], list[Found]]) -> None:
+        for index in range(PARTITIONS):
+            for found in contents["orders", index]:
+                self._judge.orders.read(index, found.offset, *order(found))
 
-class _Copier:
-    """One life of the copier: a producer id, and transactions until something goes wrong."""
-
-    def __init__(self, client: Client, judge: Judge, life: int, chance: Any) -> None:
-        self._client = client
-        self._judge = judge
-        self._life = life
-        self._chance = chance
-        self._id, self._epoch, self._sequences = -1, -1, [0] * PARTITIONS
-
-    async def work(self, ended: Callable[[], bool]) -> None:
-        request = InitProducerIdRequest(
-            transactional_id=COPIER, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
-        )
-        self._take(_good(await self._client.call(request, InitProducerIdResponse, 5)))
-        positions = [
-            max(0, await self._client.committed(COPIER, "orders", index)) for index in range(PARTITIONS)
-        ]
-        number = 0
-        while not ended():
-            index = self._chance.randrange(PARTITIONS)
-            page = await self._client.fetch("orders", index, positions[index], committed=False, wait_ms=50)
-            some = page.records[: self._chance.choice((1, 2, 5, 40))]
-            if not some:
-                await asyncio.sleep(RETRY_S)
-                continue
-            number += 1
-            fate = Fate.ABORT if self._chance.random() < 0.25 else Fate.COMMIT
-            work = Work(self._life, number)
-            await self._write(some, index, work, fate)
-            await self._commit_position(index, some[-1].offset + 1)
-            await self._end(work, fate)
-            if fate is Fate.COMMIT:
-                positions[index] = some[-1].offset + 1
-
-    def _take(self, given: InitProducerIdResponse | EndTxnResponse) -> None:
-        self._judge.given_producer_id(given.producer_id, COPIER)
-        self._id, self._epoch, self._sequences = given.producer_id, given.producer_epoch, [0] * PARTITIONS
-
-    async def _write(self, some: list[Found], index: int, work: Work, fate: Fate) -> None:
-        """Two batches, in both partitions, where there are that many records."""
-        for target in range(PARTITIONS):
-            rows = [
-                (None, _stamped(found, index, work, len(some), fate), [], 1_700_000_000_000)
-                for found in some
-                if found.offset % PARTITIONS == target
-            ]
-            if rows:
-                batch = build_batch(
-                    rows, base_sequence=self._sequences[target], producer_id=self._id,
-                    producer_epoch=self._epoch, transactional=True,
-                )  # fmt: skip
-                await self._client.produce("copies", target, bytes(batch), COPIER)
-                self._sequences[target] += len(rows)
-
-    async def _commit_position(self, index: int, offset: int) -> None:
-        part = TxnOffsetCommitRequestPartition(
-            partition_index=index, committed_offset=offset, committed_metadata=""
-        )
-        request = TxnOffsetCommitRequest(
-            transactional_id=COPIER,
-            group_id=COPIER,
-            producer_id=self._id,
-            producer_epoch=self._epoch,
-            topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=[part])],
-        )
-        answer = await self._client.call(request, TxnOffsetCommitResponse, 5)
-        code = answer.topics[0].partitions[0].error_code
-        if code:
-            raise Refused(code)
-
-    async def _end(self, work: Work, fate: Fate) -> None:
-        request = EndTxnRequest(
-            transactional_id=COPIER,
-            producer_id=self._id,
-            producer_epoch=self._epoch,
-            committed=fate is Fate.COMMIT,
-        )
-        self._take(_good(await self._client.call(request, EndTxnResponse, 5)))
-        self._judge.acked += 1
-        self._judge.copies.told(work, fate)
+    async def _tell_topics(self, client: Client) -> None:
+        answer = await client.call(MetadataRequest(topics=None), MetadataResponse, 9)
+        self._judge.found_topics({topic.name for topic in answer.topics})
 
 
-async def _created(client: Client, topic: str) -> bool:
+async def created(client: Client, topic: str) -> bool:
     try:
         await client.create(topic, PARTITIONS)
     except Refused as refusal:
@@ -415,7 +350,7 @@ async def _created(client: Client, topic: str) -> bool:
     return True
 
 
-async def _deleted(client: Client, topic: str) -> None:
+async def deleted(client: Client, topic: str) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic, topic_id=bytes(16))], timeout_ms=1000)
     answer = await client.call(request, DeleteTopicsResponse, 6)
     if answer.responses[0].error_code:
@@ -431,29 +366,3 @@ async def _everything(client: Client, topic: str, index: int, committed: bool) -
         if page.next_offset == offset:
             return found
         offset = page.next_offset
-
-
-def _good(answer: Any) -> Any:
-    if answer.error_code:
-        raise Refused(answer.error_code)
-    return answer
-
-
-def _order(found: Found) -> tuple[int, int]:
-    sender, number, filling = found.value.split(b",", 2)
-    assert not filling.strip(b"."), f"offset {found.offset} is not what anybody has sent: {found.value!r}"
-    return int(sender), int(number)
-
-
-def _content(found: Found) -> int:
-    sender, number = _order(found)
-    return sender << 32 | number
-
-
-def _stamped(found: Found, index: int, work: Work, size: int, fate: Fate) -> bytes:
-    return b"%d,%d,%d,%d,%d,%d,%d" % (_content(found), index, found.offset, *work, size, fate)
-
-
-def _stamp(found: Found) -> Stamp:
-    content, index, offset, life, number, size, fate = map(int, found.value.split(b","))
-    return Stamp(content, Place(index, offset), Work(life, number), size, Fate(fate))

@@ -231,6 +231,11 @@ class SimNetwork:
         if not silently:
             self._reset_peers(machine)
 
+    def close_all(self, machine: str) -> None:
+        """A process has ended: whatever it has left open is closed."""
+        for sock in [sock for sock in self._sockets.values() if sock.machine == machine]:
+            sock.close()
+
     def revive(self, machine: str) -> None:
         """The machine is back, and knows nothing of its earlier connections."""
         self._reset_peers(machine)

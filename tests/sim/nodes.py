@@ -13,11 +13,15 @@ from pathlib import Path
 
 from tests.sim.client import PORT
 from tests.sim.disk import Crash, SimDisk
+from tests.sim.invariants import DELIVERIES_MAX
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
+from tests.sim.store import SimStore, StoreEnd
 from tests.sim.threads import SimThreads
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.metadata import Joining
+from braidmq.cluster.membership import LeaseTimes
 from braidmq.config import configure
 from braidmq.platform.host import Host
 from braidmq.serve import Service
@@ -32,7 +36,15 @@ OPTIONS = {
     "index.interval.bytes": 256,
     "group.initial.rebalance.delay.ms": 0,
     "group.share.record.lock.duration.ms": 3000,
+    "group.share.delivery.count.limit": DELIVERIES_MAX,
     "group.share.auto.offset.reset": "earliest",
+}
+
+CLUSTER_OPTIONS = {
+    "cluster.name": "sim",
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+    "share.coordinator.state.topic.num.partitions": 4,
 }
 
 
@@ -56,8 +68,21 @@ class NodeClock:
 class Node:
     """One machine with a broker."""
 
-    def __init__(self, loop: VirtualLoop, network: SimNetwork, name: str) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        network: SimNetwork,
+        name: str,
+        node_id: int = 1,
+        store: SimStore | None = None,
+        on_start: Callable[[Node, Broker], None] = lambda _node, _broker: None,
+    ) -> None:
         self.name = name
+        self._node_id = node_id
+        self._store = store
+        """Of its cluster; None if it keeps its own."""
+        self._end: StoreEnd | None = None
+        self._on_start = on_start
         self._loop = loop
         self._network = network
         self.disk = SimDisk()
@@ -68,6 +93,8 @@ class Node:
         self._context = loop.strand(name)
         self.serving = False
         self.boot_id = "first boot"
+        self.last_error: BaseException | None = None
+        """What its last life ended with."""
         self.broker: Broker | None = None
         """Of the life that goes on; for the judge, who may look into it."""
 
@@ -82,7 +109,8 @@ class Node:
         self._life = self._loop.create_task(self._live(self._stopping), context=self._context)
 
     async def _live(self, stopping: asyncio.Event) -> None:
-        broker = Broker(configure(OPTIONS), DATA, self._host())
+        broker = self._new_broker()
+        self._on_start(self, broker)
         await broker.start()
         try:
             service = Service(broker, self._network.of(self.name))
@@ -94,6 +122,15 @@ class Node:
         finally:
             self.serving = False
             await broker.stop()
+
+    def _new_broker(self) -> Broker:
+        if self._store is None:
+            return Broker(configure(OPTIONS), DATA, self._host())
+        self._end = self._store.connect()
+        options = OPTIONS | CLUSTER_OPTIONS | {"node.id": self._node_id}
+
+        how = Joining(store=self._end, times=LeaseTimes())
+        return Broker(configure(options), DATA, self._host(), how)
 
     def _host(self) -> Host:
         disk = self.disk
@@ -107,15 +144,16 @@ class Node:
 
     async def stop(self) -> str | None:
         """Ends it in order, as SIGTERM does; what went wrong on the way, or in its life before."""
-        assert self._life is not None
+        assert self._life is not None, f"{self.name} is not there"
         assert self._stopping is not None
         self._stopping.set()
         await asyncio.wait([self._life])
         life, self._life, self.broker = self._life, None, None
         self._pools.clear()
-        # A life that ended badly leaves its lock, as a process would not.
+        # A life that ended badly leaves its lock and its sockets, as a process would not.
         self.disk.locked.clear()
-        error = life.exception()
+        self._network.close_all(self.name)
+        self.last_error = error = life.exception()
         return None if error is None else f"{self.name}: {error!r}"
 
     def kill(self, crash: Crash, silently: bool) -> None:
@@ -126,6 +164,8 @@ class Node:
         self._loop.kill(strand)
         self._loop.graveyard += [self._life, self.broker, self.disk]
         self._network.kill(self.name, silently)
+        if self._end is not None:
+            self._end.drop()
         left = self.disk.crash(crash, self._loop.chance)
         self.disk.off = True
         for pool in self._pools:

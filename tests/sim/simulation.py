@@ -11,8 +11,12 @@ import asyncio
 import gc
 import logging
 import random
+import traceback
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from tests.sim.client import Client
 from tests.sim.faults import MachineFaults, NetworkFaults
 from tests.sim.invariants import Judge
 from tests.sim.load import Load
@@ -58,47 +62,25 @@ class Simulation:
 
     def run(self) -> Verdict:
         """Runs to the end; what is raised on the way is a finding, too."""
-        before = replace_source(random.Random(self._seed).randbytes)
-        gc.collect()
-        gc.disable()
-        findings: list[str] = []
-        quiet = _Quiet()
-        try:
-            with threads_take_turns(), quiet:
-                self._loop.run_until_complete(self._live())
-        except Exception as error:
-            findings.append(f"the simulation ended early: {error!r}")
-        finally:
-            self._loop.close()
-            replace_source(before)
-            gc.enable()
-        for judge in self._judges:
-            findings += judge.verdict() if not findings else judge.complaints
-        findings += self._loop.failures + quiet.errors
-        return Verdict(
-            self._seed,
-            self._loop.digest,
-            self._loop.callbacks,
-            self._loop.now_s,
-            sum(judge.acked for judge in self._judges),
-            findings,
-            self._told,
-        )
+        return judged(self._seed, self._loop, self._live(), self._judges, self._told)
+
+    def _client(self, broker: str, role: str) -> Client:
+        return Client(self._loop, self._network, f"{broker}-{role}", broker)
 
     async def _live(self) -> None:
         await asyncio.gather(*(self._one(*each) for each in zip(self._nodes, self._judges, strict=True)))
 
     async def _one(self, node: Node, judge: Judge) -> None:
         """A broker's life from its first start to its last stop."""
-        faults = MachineFaults(self._loop, node, judge)
-        load = Load(self._loop, self._network, node.name, judge)
+        faults = MachineFaults(self._loop, node, judge, self._told)
+        load = Load(self._loop, lambda role: self._client(node.name, role), judge)
         node.start()
         await faults.come_back()
         first_day = node.disk.read_file(DATA / FILE_NAME)
         load.start()
         between = NetworkFaults(self._loop, self._network, node.name, load.machines)
         until_s = self._loop.time() + FAULTS_S
-        faults.told = between.told = self._told
+        between.told = self._told
         await asyncio.gather(faults.run(until_s), between.run(until_s))
         self._network.heal(node.name)
         acked = judge.acked
@@ -118,6 +100,32 @@ class Simulation:
         problem = await node.stop()
         if problem is not None:
             judge.complain(f"it did not stop: {problem}")
+
+
+def judged(
+    seed: int, loop: VirtualLoop, life: Coroutine[Any, Any, None], judges: Sequence[Judge], told: list[str]
+) -> Verdict:
+    """Runs `life` to its end; what is raised on the way is a finding, too."""
+    before = replace_source(random.Random(seed).randbytes)
+    gc.collect()
+    gc.disable()
+    findings: list[str] = []
+    quiet = _Quiet()
+    try:
+        with threads_take_turns(), quiet:
+            loop.run_until_complete(life)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        findings.append(f"the simulation ended early: {error!r} in {where.name}, line {where.lineno}")
+    finally:
+        loop.close()
+        replace_source(before)
+        gc.enable()
+    for judge in judges:
+        findings += judge.verdict() if not findings else judge.complaints
+    findings += loop.failures + quiet.errors
+    acked = sum(judge.acked for judge in judges)
+    return Verdict(seed, loop.digest, loop.callbacks, loop.now_s, acked, findings, told)
 
 
 class _Quiet(logging.Handler):

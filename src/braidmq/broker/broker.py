@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braidmq.broker import share_coordinator, share_records, txn_coordinator
+from braidmq.broker import share_coordinator, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
@@ -33,14 +33,16 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
-from braidmq.broker.shards import ShardMap, Shards
+from braidmq.broker.shards import Shards
 from braidmq.broker.share_coordinator import ShareCoordinator
 from braidmq.broker.share_delivery import ShareDelivery
 from braidmq.broker.share_persister import SharePersister
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
-from braidmq.broker.txn_coordinator import TransactionCoordinator
 from braidmq.broker.txn_gate import TxnGate
+from braidmq.broker.txn_markers import MarkerWriter
+from braidmq.broker.txn_questions import TxnQuestions
+from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.group.share_group import ShareGroup
@@ -50,6 +52,7 @@ from braidmq.log.log import Log
 from braidmq.log.producer_state import ProducerLimits
 from braidmq.log.retention import stored_bytes
 from braidmq.net.peer import Peers
+from braidmq.net.txn_peer import TxnPeers
 from braidmq.platform.host import Host
 from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -101,11 +104,11 @@ class Broker:
             config.producer_id_expiration_ms, config.producer_ids_per_partition_max
         )
         self.metadata = Metadata(config.node_id, config.cluster_name, data, host, self.threads, how)
-        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.node_id = config.node_id
         self.image = image = self.metadata.image
         self.view = ClusterView(image, self.node_id)
         changes = self.metadata.changes
+        self.peers = Peers(host.network, PeerDirectory(config.node_id, self.metadata))
         self.options = BrokerOptions(config, image, changes, self._on_options_changed)
         self.topics = Topics(
             config, data, self.disk, self.metadata, self.threads, self._new_partition, self.clock
@@ -128,19 +131,22 @@ class Broker:
             lambda: self._internal_partitions(config.offsets_topic_num_partitions),
             lambda: self.in_cluster,
         )
-        self.transaction_map = ShardMap(
+        self._transaction_settings = _transaction_settings(config)
+        txn_peers = TxnPeers(self.peers)
+        self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
+        self.transactions = TransactionShards(
             image,
             self.topics,
             config.node_id,
-            txn_coordinator.STATE_TOPIC,
             lambda: self._internal_partitions(config.transaction_state_log_num_partitions),
-            txn_coordinator.TOPIC_OPTIONS,
+            self._transaction_settings,
+            self.producer_ids,
+            self.markers,
+            self.clock,
+            lambda: not self.in_cluster,
         )
-        self._transaction_settings = _transaction_settings(config)
-        self.transactions = TransactionCoordinator(
-            self.topics, self.clock, self._transaction_settings, self.producer_ids, self.groups
-        )
-        self.txn_gate = TxnGate(self.transactions)
+        self._txn_questions = TxnQuestions(txn_peers)
+        self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
         self.share_state = Shards(
             image,
             self.topics,
@@ -186,7 +192,9 @@ class Broker:
         if not self.in_cluster:
             await self.groups.loaded()
         await self._load_share_state()
-        await self.transactions.load()
+        self.transactions.start()
+        if not self.in_cluster:
+            await self.transactions.loaded()
         self.transactions.end_orphans(partition for partition in recovered if partition.is_open)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -218,7 +226,8 @@ class Broker:
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
-        for follower in (self.options, self.group_options, self.topics, self.groups):
+        shards = (self.groups, self.transactions, self.markers)
+        for follower in (self.options, self.group_options, self.topics, *shards):
             self.metadata.feed.listen(follower.follow)
 
     async def _tidy(self) -> None:
@@ -242,6 +251,7 @@ class Broker:
         self.share_state.stop()
         self.transactions.stop()
         await self.peers.close()
+        await asyncio.gather(self.markers.stop(), self._txn_questions.stop())
         duties = asyncio.gather(self.producer_ids.stop(), self.housekeeping.stop())
         clean = await _within(duties, patience_s)
         clean = await self._commit.settle(patience_s) and clean

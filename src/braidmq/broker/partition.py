@@ -71,10 +71,10 @@ class Partition:
         self.index = index
         self.leader_epoch = leader_epoch
         """Under which this broker leads the partition; every batch appended here carries it."""
-        self.on_marker: Callable[[EndMarker, int], None] | None = None
-        """Called with every end of a transaction that is appended here, and the offset after it."""
         self.leads = True
         """Whether this broker leads the partition, as far as it knows."""
+        self.on_marker: Callable[[EndMarker, int], None] | None = None
+        """Called with every end of a transaction that is appended here, and the offset after it."""
         self._directory = directory
         self.dirty = False
         self._opener = opener

@@ -338,6 +338,11 @@ class Replica(Partition):
             for producer_id, _, first_offset in known.open_transactions()
         ]
 
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """That of the producer's newest marker here; 0 if there is none."""
+        known = self.log.producers.transactions
+        return 0 if known is None else max(known.coordinator_epoch(producer_id), 0)
+
     def is_in_transaction(self, producer_id: int) -> bool:
         """Whether the producer has an open transaction here, so that its next batch needs no question."""
         known = self.log.producers.transactions

@@ -1,11 +1,10 @@
-"""The transaction coordinator: pure logic on one side; an internal topic, markers and a timer on the other.
+"""The coordinator of some transactional ids: pure logic on one side, a partition and markers on the other.
 
-`braidmq.txn` decides; this module writes down what it decides, appends the markers that end transactions to
-their partitions, and answers when all that is durable. Records go to the internal, compacted topic
-`__transaction_state` in Kafka's own format. On start they are read back, and transactions that were decided
-but not finished are finished.
-
-The internal topic is made when the first transactional producer appears.
+`braidmq.txn` decides; this module writes down what it decides, has the markers that end transactions written
+to their partitions, and answers when all that is durable. Records go to one partition of the internal,
+compacted topic `__transaction_state` in Kafka's own format. A broker that begins to lead the partition reads
+them back, and finishes the transactions that were decided but not finished. The leader epoch of the partition
+is the coordinator epoch: markers of a coordinator that was replaced are refused where they would be written.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from braidmq.broker.alarm import Alarm
-from braidmq.broker.group_shards import GroupShards
-from braidmq.broker.internal_topic import InternalTopic
+from braidmq.broker.internal_partition import InternalPartition
 from braidmq.broker.producer_ids import ProducerIds
-from braidmq.broker.replica import Replica
-from braidmq.broker.topics import Topics
-from braidmq.log.transactions import EndMarker, MarkerType
+from braidmq.broker.txn_markers import MarkerWriter
 from braidmq.platform.clock import Clock
 from braidmq.txn.coordinator import Transactions
 from braidmq.txn.events import (
@@ -33,7 +29,6 @@ from braidmq.txn.events import (
     Ended,
     Init,
     Initialized,
-    Marker,
     Moment,
     Reply,
     Token,
@@ -43,11 +38,11 @@ from braidmq.txn.events import (
 )
 from braidmq.txn.loading import TransactionLoader
 from braidmq.txn.settings import TransactionSettings
-from braidmq.txn.transaction import PREPARED, TransactionState
 from braidmq.wire.errors import ApiError, ErrorCode
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_OPTIONS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+
 FINISH_WAIT_MAX_S = 1.0
 """How long the next transaction waits for the one before it, until its client has to ask again."""
 LOOK_AGAIN_S = 0.05
@@ -57,68 +52,56 @@ log = logging.getLogger("braid.transactions")
 A = TypeVar("A", Initialized, Added, Ended)
 
 
-class TransactionCoordinator:
-    """Coordinates every transactional id of this broker."""
+class TxnContext(NamedTuple):
+    """What the coordinators of one broker have in common."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        clock: Clock,
-        settings: TransactionSettings,
-        producer_ids: ProducerIds,
-        groups: GroupShards,
-    ) -> None:
-        self._topics = topics
-        self._topic = InternalTopic(topics, clock, STATE_TOPIC, TOPIC_OPTIONS)
-        self._clock = clock
-        self._producer_ids = producer_ids
-        self._groups = groups
+    clock: Clock
+    settings: TransactionSettings
+    producer_ids: ProducerIds
+    markers: MarkerWriter
+    ids_known: Callable[[], int]
+    """How many transactional ids all of them have."""
+
+
+class TransactionCoordinator:
+    """Coordinates the transactional ids of one partition."""
+
+    def __init__(self, partition: InternalPartition, context: TxnContext) -> None:
+        self._partition = partition
+        self._clock = context.clock
+        self._producer_ids = context.producer_ids
+        self._markers = context.markers
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(clock, self._on_due)
+        self._alarm = Alarm(context.clock, self._on_due)
         self._stopped = False
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._adding: dict[str, list[asyncio.Future[None]]] = {}
         """Requests that add partitions and are not answered yet."""
-        self.transactions = Transactions(settings, producer_ids.take_now)
+        self.transactions = Transactions(
+            context.settings, context.producer_ids.take_now, partition.epoch, context.ids_known
+        )
 
-    # -- start and end --------------------------------------------------------------------------
+    # -- leading the partition ------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Reads what an earlier run left and finishes what was decided; partitions and groups come first."""
+        """Reads the transactional ids of the partition, and finishes what was decided."""
         loading = TransactionLoader()
-        for record in self._topic.stored():
-            loading.record(*record)
+        await self._partition.read_records(loading.record)
         if loading.unreadable:
-            log.warning("cannot read %d records of %s; they are skipped", loading.unreadable, STATE_TOPIC)
+            log.warning("%s: cannot read %d records; they are skipped", self._partition, loading.unreadable)
         if loading.transactions:
             await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
 
-    def end_orphans(self, partitions: Iterable[Replica]) -> None:
-        """Aborts what is open in a partition and over for its coordinator.
-
-        A topic with flush=async may lose the marker of a transaction in a power loss, after the coordinator
-        was done with it. Nobody else would ever end it, and no reader at read_committed get past it.
-        """
-        going_on = {
-            (one.producer_id, topic_partition)
-            for one in self.transactions
-            if one.state is TransactionState.ONGOING or one.state in PREPARED
-            for topic_partition in one.partitions
-        }
-        for partition in partitions:
-            topic_partition = (partition.topic, partition.index)
-            for producer_id, epoch, first_offset in partition.open_transactions():
-                if (producer_id, topic_partition) in going_on:
-                    continue
-                log.warning(
-                    "%s: aborting the transaction at offset %d, whose end was lost", partition, first_offset
-                )
-                marker = Marker(producer_id, epoch, False, self.transactions.coordinator_epoch, 0)
-                self.write_marker(topic_partition, marker, lambda _: None)
+    def resign(self) -> None:
+        """Another broker coordinates these ids from now on, or this one after reading them again."""
+        self.stop()
+        self._markers.drop(self)
+        for transactional_id in list(self._waiting):
+            self._wake(transactional_id)
 
     def stop(self) -> None:
-        """Writes nothing any more; what is decided and not finished is finished at the next start."""
+        """Writes nothing any more; what is decided and not finished is finished when it is loaded again."""
         self._stopped = True
         self._alarm.stop()
 
@@ -129,7 +112,6 @@ class TransactionCoordinator:
 
     async def init(self, request: Init) -> Initialized:
         """Gives a transactional id to a producer, fencing the one that had it."""
-        await self._topic.open()
         await self._producer_ids.reserve()
         return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
 
@@ -139,7 +121,6 @@ class TransactionCoordinator:
         )
 
     async def add_offsets(self, request: AddPartitions) -> Added:
-        await self._groups.ensure()
         return await self._added(
             request, lambda token: self.transactions.add_offsets(request, token, self.now())
         )
@@ -195,13 +176,18 @@ class TransactionCoordinator:
 
     def ask(self, request: AddPartitions, then: Callable[[Added], None]) -> None:
         """Adds partitions for a batch that waits; `then` is called in the very moment of the answer."""
-        self._carry_out(self.transactions.add_partitions(request, then, self.now()))
+        if self._stopped:
+            then(Added(ErrorCode.NOT_COORDINATOR))
+        else:
+            self._carry_out(self.transactions.add_partitions(request, then, self.now()))
 
     async def expire(self) -> None:
         """Forgets transactional ids that have been idle for too long."""
         self._carry_out(self.transactions.expire(self.now()))
 
     async def _answer(self, call: Callable[[Token], list[Effect]]) -> A:
+        if self._stopped:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self._partition}: not coordinated here any more")
         answer: asyncio.Future[A] = self._loop.create_future()
 
         def settle(given: A) -> None:
@@ -214,12 +200,12 @@ class TransactionCoordinator:
     # -- effects --------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
-        if self._stopped:
-            return
         for effect in effects:
             if isinstance(effect, Reply):
                 assert callable(effect.token)
                 effect.token(effect.answer)
+            elif self._stopped:
+                continue
             elif isinstance(effect, WriteRecord):
                 self._store(effect)
             else:
@@ -229,23 +215,27 @@ class TransactionCoordinator:
     def _store(self, store: WriteRecord) -> None:
         def settled(code: ErrorCode) -> None:
             transactions, now = self.transactions, self.now()
+            transactional_id, ticket, _ = store
             if code is ErrorCode.NONE:
-                self._carry_out(transactions.record_written(store.transactional_id, store.ticket, now))
+                self._carry_out(transactions.record_written(transactional_id, ticket, now))
+            elif code is ErrorCode.NOT_COORDINATOR:
+                self._carry_out(transactions.record_failed(transactional_id, ticket, now, code))
             else:
-                self._carry_out(transactions.record_failed(store.transactional_id, store.ticket, now))
+                self._carry_out(transactions.record_failed(transactional_id, ticket, now))
             self._wake(store.transactional_id)
 
         try:
-            durable_at = self._topic.append([store.record])
+            durable_at = self._partition.append([store.record])
         except ApiError as error:
             log.error("transactional id %r: cannot write a change: %s", store.transactional_id, error)
             settled(error.code)
         else:
-            self._topic.when_durable(durable_at, settled)
+            self._partition.when_durable(durable_at, settled)
 
     def _write_markers(self, wanted: WriteMarkers) -> None:
         for topic_partition in wanted.partitions:
-            self.write_marker(topic_partition, wanted.marker, self._reporter(wanted, topic_partition))
+            report = self._reporter(wanted, topic_partition)
+            self._markers.write(topic_partition, wanted.marker, self, report)
 
     def _reporter(self, wanted: WriteMarkers, topic_partition: TopicPartition) -> Callable[[ErrorCode], None]:
         transactional_id, marker, _ = wanted
@@ -267,35 +257,6 @@ class TransactionCoordinator:
                 self._carry_out(())
 
         return report
-
-    def write_marker(
-        self, topic_partition: TopicPartition, marker: Marker, then: Callable[[ErrorCode], None]
-    ) -> None:
-        """Ends a transaction in one partition; `then` is called when that is as safe as the topic's records.
-
-        UNKNOWN_TOPIC_OR_PARTITION means that there is nothing left to end.
-        """
-
-        partition = self._partition(topic_partition)
-        if partition is None:
-            then(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return
-        outcome = MarkerType.COMMIT if marker.committed else MarkerType.ABORT
-        end = EndMarker(marker.producer_id, marker.producer_epoch, outcome, marker.coordinator_epoch)
-
-        def write() -> None:
-            try:
-                stored_at = partition.append_marker(end, marker.transaction_version)
-            except ApiError as error:
-                then(error.code)
-            else:
-                partition.when_committed(stored_at, then)
-
-        partition.when_open(write)
-
-    def _partition(self, topic_partition: TopicPartition) -> Replica | None:
-        topic = self._topics.find(topic_partition[0])
-        return None if topic is None else topic.held.get(topic_partition[1])
 
     def _on_due(self) -> None:
         self._carry_out(self.transactions.tick(self.now()))

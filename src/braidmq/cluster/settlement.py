@@ -136,7 +136,8 @@ class _Witness:
             return item.mod_revision
         if (item.mod_revision if item is not None else 0) == self._expected:
             return None
-        return await self._first_change()
+        # A task of its own: a time-out needs one, and handlers of requests are none.
+        return await asyncio.ensure_future(self._first_change())
 
     async def _first_change(self) -> int | None:
         """The revision of the first change of the key after what was seen, if it is ours. There is one."""

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from braidmq.address import AddressError, parse_address
 from braidmq.config.option import MS_PER_DAY, Option, OptionType
 
 
 def _why_no_cluster_name(name: str) -> str | None:
     legal = name.isascii() and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
     return None if legal and len(name) <= 100 else "use up to 100 letters, digits, '.', '_' and '-'"
+
+
+def _why_no_address(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        parse_address(text)
+    except AddressError as error:
+        return str(error)
+    return None
 
 
 BROKER: tuple[Option, ...] = (
@@ -19,6 +30,22 @@ BROKER: tuple[Option, ...] = (
         "The cluster's name in the metadata store; give each cluster its own where several share a store.",
         form="letters, digits, '.', '_' and '-'",
         check=_why_no_cluster_name,
+    ),
+    Option(
+        "forward.listen",
+        OptionType.STRING,
+        "",
+        "A second address, for clients that reach this broker only: it asks the others in their place.",
+        form="HOST:PORT, or empty for none",
+        check=_why_no_address,
+    ),
+    Option(
+        "forward.advertise",
+        OptionType.STRING,
+        "",
+        "The address that clients of forward.listen are sent to, if it is another one.",
+        form="HOST:PORT, or empty for the one that is bound",
+        check=_why_no_address,
     ),
     Option(
         "auto.create.topics.enable",

@@ -93,6 +93,8 @@ class Config:
 
     node_id: int
     cluster_name: str
+    forward_listen: str
+    forward_advertise: str
     store: str
     store_token_file: str
     rack: str

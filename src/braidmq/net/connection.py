@@ -308,6 +308,10 @@ class Connection:
         answer.held_bytes = bytes_in_memory(answer.parts)
         self._held_bytes += answer.held_bytes
 
+    def hold(self, size_bytes: int) -> None:
+        """Counts what is kept of its requests until they are answered; negative when it is let go."""
+        self._held_bytes += size_bytes
+
     def _find_room(self, buffer: memoryview | None) -> memoryview | None:
         """A buffer with free space at its end; None, and a pause, when all connections hold too much."""
         held = self._filled - self._start

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from braidmq.net.peer_link import MessageContent, PeerLink, PeerUnavailable, Target
+from braidmq.net.peer_link import PeerLink, Target
 from braidmq.net.peer_proof import PeerDirectory, Purpose
+from braidmq.net.peer_wire import MessageContent, PeerUnavailable
 from braidmq.platform.network import Network
 from braidmq.wire.schema import Message
 
@@ -27,6 +28,8 @@ class Peers:
         self.network = network
         self.directory = directory
         self._links: dict[tuple[int, Purpose], PeerLink] = {}
+        self._lent: dict[PeerLink, None] = {}
+        self._ending: dict[asyncio.Task[None], None] = {}
         self._closed = False
 
     async def call(
@@ -51,10 +54,26 @@ class Peers:
             self._links[node_id, purpose] = link
         return cast("Message", await link.ask(MessageContent(request, newest), timeout_s))
 
+    def adopt(self, link: PeerLink) -> PeerLink:
+        """Takes a connection of somebody else's among those that end with this broker."""
+        if self._closed:
+            link.close("this broker is stopping")
+        self._lent[link] = None
+        return link
+
+    def release(self, link: PeerLink, reason: str) -> None:
+        """Closes a connection that was adopted."""
+        self._lent.pop(link, None)
+        ending = link.close(reason)
+        if ending is not None:
+            self._ending[ending] = None
+            ending.add_done_callback(lambda task: self._ending.pop(task, None))
+
     async def close(self) -> None:
         """Fails what is under way and closes every connection."""
         self._closed = True
-        links, self._links = self._links, {}
-        ending = [task for link in links.values() if (task := link.close("this broker is stopping"))]
-        if ending:
-            await asyncio.wait(ending)
+        for link in [*self._links.values(), *self._lent]:
+            self.release(link, "this broker is stopping")
+        self._links.clear()
+        if self._ending:
+            await asyncio.wait(list(self._ending))

@@ -16,15 +16,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from braidmq.net.outbox import Outbox, Sent
 from braidmq.net.peer_proof import MECHANISM, CallerProof, PeerDirectory, ProofRefused, Purpose
+from braidmq.net.peer_wire import (
+    QUEUED_BYTES_MAX,
+    Broken,
+    Content,
+    MessageContent,
+    PeerUnavailable,
+    PeerWire,
+    Question,
+)
 from braidmq.platform.network import Network
-from braidmq.wire import header, schema
-from braidmq.wire.api import response_class
+from braidmq.wire import schema
 from braidmq.wire.errors import ErrorCode, ProtocolError
 from braidmq.wire.messages.sasl import (
     SaslAuthenticateRequest,
@@ -33,15 +38,10 @@ from braidmq.wire.messages.sasl import (
     SaslHandshakeResponse,
 )
 from braidmq.wire.messages.versions import ApiVersionsRequest, ApiVersionsResponse
-from braidmq.wire.primitives import skip_tagged_fields
 from braidmq.wire.schema import Message
 
-CLIENT_ID = "braid-peer"
 QUESTIONS_MAX = 1000
-QUEUED_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-GREETING_BYTES_MAX = 64 * 1024
-"""Of an answer, before the other side has proved itself."""
 CONNECT_S_MAX = 3.0
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 1.0
@@ -49,88 +49,8 @@ REFUSED_PAUSE_S_MAX = 10.0
 """Between attempts while the proof is refused: people have to change something first."""
 SILENCE_S = 2.0
 """A link that was silent for this long, and owes an answer that is late, is taken for dead."""
-RECEIVE_BYTES = 64 * 1024
-RECEIVES_PER_EVENT = 4
 
 log = logging.getLogger("braid.peer")
-
-Versions = Mapping[int, tuple[int, int]]
-
-
-class PeerUnavailable(Exception):
-    """A broker did not answer. If `sent`, it may have acted on the question all the same."""
-
-    def __init__(self, reason: str, *, sent: bool) -> None:
-        super().__init__(reason)
-        self.sent = sent
-
-
-class Content(Protocol):
-    """A question and how to read its answer."""
-
-    def frame(self, versions: Versions, correlation_id: int, client_id: str) -> list[bytes | memoryview]:
-        """Header and body, without the size; `PeerUnavailable` if the other side does not serve it."""
-        ...
-
-    def read(self, answer: memoryview) -> object:
-        """What the asker gets of an answer, which begins with its correlation id."""
-        ...
-
-
-class MessageContent:
-    """A request from the message tables, in the newest version that both sides speak."""
-
-    __slots__ = ("_newest", "_request", "_version")
-
-    def __init__(self, request: Message, newest: int | None = None) -> None:
-        self._request = request
-        self._newest = newest
-        self._version = 0
-
-    def frame(self, versions: Versions, correlation_id: int, client_id: str) -> list[bytes | memoryview]:
-        request = self._request
-        ours_oldest, ours_newest = request.versions
-        theirs_oldest, theirs_newest = versions.get(request.api, (0, -1))
-        version = min(ours_newest, theirs_newest, ours_newest if self._newest is None else self._newest)
-        if version < max(ours_oldest, theirs_oldest):
-            raise PeerUnavailable(f"it does not serve a version of {request.api.name} we know", sent=False)
-        self._version = version
-        head = header.request(request.api, version, correlation_id, client_id)
-        return [head, schema.encode(request, version)]
-
-    def read(self, answer: memoryview) -> Message:
-        api, version, at = self._request.api, self._version, 4
-        if header.has_response_tags(api, version):
-            at = skip_tagged_fields(answer, at + 1, answer[at])
-        return schema.decode(response_class(api), version, answer[at:])
-
-
-class Question:
-    """One question, from when it is asked until `answer` is there."""
-
-    __slots__ = ("answer", "asked_at", "content", "correlation_id", "timer")
-
-    def __init__(self, content: Content, loop: asyncio.AbstractEventLoop) -> None:
-        self.content = content
-        self.answer: asyncio.Future[object] = loop.create_future()
-        self.asked_at = loop.time()
-        self.timer: asyncio.TimerHandle | None = None
-        self.correlation_id = 0
-        """0 until it is sent."""
-
-    @property
-    def sent(self) -> bool:
-        return self.correlation_id != 0
-
-    def fail(self, reason: str) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        if not self.answer.done():
-            self.answer.set_exception(PeerUnavailable(reason, sent=self.sent))
-
-
-class _Broken(Exception):
-    """The connection cannot be used any more; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +65,20 @@ class Target:
 class PeerLink:
     """See the module. `ask` is called on the loop, from a task or a handler."""
 
-    def __init__(self, network: Network, directory: PeerDirectory, target: Target) -> None:
+    def __init__(
+        self,
+        network: Network,
+        directory: PeerDirectory,
+        target: Target,
+        queued_bytes_max: int | None = QUEUED_BYTES_MAX,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._network = network
         self._directory = directory
         self._target = target
+        self._queued_bytes_max = queued_bytes_max
         self._connecting: asyncio.Task[None] | None = None
-        self._wire: _Wire | None = None
+        self._wire: PeerWire | None = None
         self._waiting: dict[Question, None] = {}
         self._pause_s = 0.0
         self._retry_at = 0.0
@@ -192,7 +119,7 @@ class PeerLink:
     @property
     def idle(self) -> bool:
         """Whether nothing is asked, so that nobody misses it when it is closed."""
-        return not self._waiting and (self._wire is None or not self._wire.questions)
+        return not self._waiting and (self._wire is None or self._wire.idle)
 
     def close(self, reason: str) -> asyncio.Task[None] | None:
         """Ends it for good; a task that is still to end, if there is one."""
@@ -205,7 +132,7 @@ class PeerLink:
         self._fail_waiting(reason)
         return connecting
 
-    def _usable_wire(self) -> _Wire | None:
+    def _usable_wire(self) -> PeerWire | None:
         """The connection, unless the broker has moved, or one of both has registered again."""
         wire = self._wire
         if wire is None:
@@ -240,7 +167,7 @@ class PeerLink:
                 wire = await self._connected()
         except ProofRefused as error:
             self._pause(f"the proof between this broker and broker {node_id} failed: {error}", error)
-        except (OSError, _Broken, PeerUnavailable, ProtocolError, IndexError) as error:
+        except (OSError, Broken, PeerUnavailable, ProtocolError, IndexError) as error:
             reason = "no answer" if isinstance(error, TimeoutError) else str(error)
             self._pause(f"broker {node_id} cannot be reached: {reason}", error)
         except Exception as error:
@@ -268,11 +195,11 @@ class PeerLink:
         self._connecting = None
         self._fail_waiting(reason)
 
-    async def _connected(self) -> _Wire:
+    async def _connected(self) -> PeerWire:
         address = self._tried = self._directory.address_of(self._target.node_id)
         if address is None:
-            raise _Broken("it does not run")
-        wire = _Wire(await self._open_socket(address), self._network, address, self._on_broken)
+            raise Broken("it does not run")
+        wire = PeerWire(await self._open_socket(address), self._network, address, self._on_broken)
         try:
             await self._agree(wire)
         except BaseException as error:
@@ -294,7 +221,7 @@ class PeerLink:
                 raise
             sock.close()
             failure = OSError(code, f"{host}:{address[1]}: {os.strerror(code)}")
-        raise _Broken(failure.strerror or str(failure))
+        raise Broken(failure.strerror or str(failure))
 
     async def _writable(self, sock: socket.socket) -> None:
         fd, waited = sock.fileno(), asyncio.Event()
@@ -304,12 +231,12 @@ class PeerLink:
         finally:
             self._loop.remove_writer(fd)
 
-    async def _agree(self, wire: _Wire) -> None:
+    async def _agree(self, wire: PeerWire) -> None:
         """Versions first, then both proofs."""
         wire.versions = {ApiVersionsRequest.api: (0, 0)}
         served = await self._greet(wire, ApiVersionsRequest(), ApiVersionsResponse)
         if served.error_code != ErrorCode.NONE:
-            raise _Broken(f"it does not say which versions it serves (error {served.error_code})")
+            raise Broken(f"it does not say which versions it serves (error {served.error_code})")
         wire.versions = {row.api_key: (row.min_version, row.max_version) for row in served.api_keys}
         handshake = await self._greet(wire, SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse)
         if handshake.error_code != ErrorCode.NONE:
@@ -319,180 +246,21 @@ class PeerLink:
         mine = proof.answer(await self._say(wire, proof.hello))
         await self._say(wire, mine)
         wire.epoch, wire.answer_bytes_max = proof.epoch, ANSWER_BYTES_MAX
+        wire.queued_bytes_max = self._queued_bytes_max
 
-    async def _say(self, wire: _Wire, message: bytes) -> bytes:
+    async def _say(self, wire: PeerWire, message: bytes) -> bytes:
         said = await self._greet(wire, SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
         if said.error_code != ErrorCode.NONE:
             raise ProofRefused(said.error_message or f"error {said.error_code}")
         return said.auth_bytes
 
-    async def _greet(self, wire: _Wire, request: Message, kind: type[schema.M]) -> schema.M:
+    async def _greet(self, wire: PeerWire, request: Message, kind: type[schema.M]) -> schema.M:
         question = Question(MessageContent(request), self._loop)
         wire.send(question)
         answer = await question.answer
         assert isinstance(answer, kind), "the answer is read by the request's own table"
         return answer
 
-    def _on_broken(self, wire: _Wire) -> None:
+    def _on_broken(self, wire: PeerWire) -> None:
         if self._wire is wire:
             self._wire = None
-
-
-class _Wire:
-    """A socket that is connected, its queue, the questions it owes answers for, and half an answer."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        network: Network,
-        address: tuple[str, int],
-        on_broken: Callable[[_Wire], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._fd = sock.fileno()
-        self.address = address
-        self.epoch = 0
-        self.versions: Versions = {}
-        self.answer_bytes_max = GREETING_BYTES_MAX
-        self.questions: dict[int, Question] = {}
-        self.received_at = self._loop.time()
-        self._on_broken = on_broken
-        self._out = Outbox(sock, network)
-        self._last_id = 0
-        self._scratch = memoryview(bytearray(RECEIVE_BYTES))
-        self._head = bytearray()
-        self._frame: memoryview | None = None
-        self._filled = 0
-        self._flush_due = False
-        self._writing = False
-        self._closed = False
-        self._loop.add_reader(self._fd, self._on_readable)
-
-    def send(self, question: Question) -> None:
-        """Queues a question; those of one turn of the loop leave together."""
-        if self._closed:
-            question.fail("the connection was closed")
-            return
-        correlation_id = self._last_id % 0x7FFF_FFFF + 1
-        try:
-            parts = question.content.frame(self.versions, correlation_id, CLIENT_ID)
-        except PeerUnavailable as error:
-            question.fail(str(error))
-            return
-        size = sum(len(part) for part in parts)
-        if self._out.size_bytes and self._out.size_bytes + size > QUEUED_BYTES_MAX:
-            question.fail(f"{self._out.size_bytes} bytes wait to be sent already")
-            return
-        self._last_id = question.correlation_id = correlation_id
-        self.questions[correlation_id] = question
-        self._out.put([size.to_bytes(4, "big"), *parts])
-        if not self._flush_due and not self._writing:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
-
-    def close(self, reason: str) -> None:
-        """Closes the socket; every question under way fails. Safe to call again."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._fd)
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-        self._sock.close()
-        self._out.discard()
-        questions, self.questions = self.questions, {}
-        for question in questions.values():
-            question.fail(reason)
-        self._on_broken(self)
-
-    def _flush(self) -> None:
-        self._flush_due = False
-        if self._closed:
-            return
-        try:
-            sent = self._out.send()
-        except OSError as error:
-            self.close(error.strerror or str(error))
-            return
-        if sent is Sent.FULL and not self._writing:
-            self._writing = True
-            self._loop.add_writer(self._fd, self._flush)
-        elif sent is Sent.ALL and self._writing:
-            self._writing = False
-            self._loop.remove_writer(self._fd)
-
-    def _on_readable(self) -> None:
-        try:
-            for _ in range(RECEIVES_PER_EVENT):
-                if self._closed or not self._receive():
-                    return
-        except (BlockingIOError, InterruptedError):
-            return
-        except (_Broken, ProtocolError) as error:
-            self.close(str(error))
-        except OSError as error:
-            self.close(error.strerror or "the connection was lost")
-        except Exception as error:
-            log.exception("an answer could not be taken")
-            self.close(repr(error))
-
-    def _receive(self) -> bool:
-        """One recv; whether more is likely waiting."""
-        frame = self._frame
-        # A large answer is received where it stays.
-        room = self._scratch if frame is None else frame[self._filled :]
-        direct = frame is not None and len(room) >= RECEIVE_BYTES
-        if not direct:
-            room = self._scratch
-        count = self._sock.recv_into(room)
-        if count == 0:
-            raise _Broken("the other broker closed the connection")
-        self.received_at = self._loop.time()
-        if direct:
-            self._filled += count
-            self._finish_frame()
-        else:
-            self._take(room[:count])
-        return count == len(room)
-
-    def _take(self, view: memoryview) -> None:
-        at = 0
-        while at < len(view) and not self._closed:
-            if self._frame is None:
-                missing = 4 - len(self._head)
-                self._head += view[at : at + missing]
-                at += missing
-                if len(self._head) < 4:
-                    return
-                size = int.from_bytes(self._head, "big", signed=True)
-                if not 4 <= size <= self.answer_bytes_max:
-                    raise _Broken(f"an answer of {size} bytes; at most {self.answer_bytes_max} are taken")
-                self._head.clear()
-                self._frame, self._filled = memoryview(bytearray(size)), 0
-            piece = view[at : at + len(self._frame) - self._filled]
-            self._frame[self._filled : self._filled + len(piece)] = piece
-            self._filled += len(piece)
-            at += len(piece)
-            self._finish_frame()
-
-    def _finish_frame(self) -> None:
-        frame = self._frame
-        if frame is None or self._filled < len(frame):
-            return
-        self._frame = None
-        correlation_id = int.from_bytes(frame[:4], "big")
-        question = self.questions.pop(correlation_id, None)
-        if question is None:
-            if correlation_id > self._last_id:
-                raise _Broken(f"an answer to a question that was not asked ({correlation_id})")
-            return  # given up meanwhile
-        try:
-            answer = question.content.read(frame)
-        except (ProtocolError, IndexError) as error:
-            question.fail(f"its answer cannot be read: {error}")
-            raise _Broken(f"an answer that cannot be read: {error}") from None
-        if question.timer is not None:
-            question.timer.cancel()
-        if not question.answer.done():
-            question.answer.set_result(answer)

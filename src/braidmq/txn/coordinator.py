@@ -1,4 +1,4 @@
-"""Every transactional id a broker coordinates: requests, time and reports go in, effects come out.
+"""The transactional ids of one coordinator: requests, time and reports go in, effects come out.
 
 At most one change of an id is on its way to disk at any time; until it is reported as stored the id stays as
 it was for those who look, and everybody who wants to change it gets CONCURRENT_TRANSACTIONS, which clients
@@ -9,7 +9,7 @@ however many transactions there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import NamedTuple
 
@@ -96,15 +96,21 @@ class TxnEntry:
 
 
 class Transactions:
-    """The transactional ids of a broker."""
+    """The transactional ids of one coordinator."""
 
     def __init__(
-        self, settings: TransactionSettings, new_producer_id: NewProducerId, coordinator_epoch: int = 0
+        self,
+        settings: TransactionSettings,
+        new_producer_id: NewProducerId,
+        coordinator_epoch: int = 0,
+        ids_known: Callable[[], int] | None = None,
     ) -> None:
         self.settings = settings
         self.coordinator_epoch = coordinator_epoch
         self._new_producer_id = new_producer_id
         self._entries: dict[str, TxnEntry] = {}
+        self._ids_known = ids_known or self.__len__
+        """How many there are of all coordinators that share the limit."""
         self._tickets = count(1)
         self._deadlines: Deadlines[str] = Deadlines()
 
@@ -163,10 +169,10 @@ class Transactions:
         return self._change(entry, to, Reply(token, Initialized(ErrorCode.CONCURRENT_TRANSACTIONS)))
 
     def _create(self, request: Init, token: Token, now: Moment) -> list[Effect]:
-        if len(self._entries) >= self.settings.transactional_ids_max:
+        if (known := self._ids_known()) >= self.settings.transactional_ids_max:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there are {len(self._entries)} transactional ids, as many as transactional.ids.max allows",
+                f"there are {known} transactional ids, as many as transactional.ids.max allows",
             )
         made = Transaction(
             request.transactional_id,

@@ -26,13 +26,6 @@ class DescribedTransaction(NamedTuple):
     topics: dict[str, list[int]]
 
 
-class ListedTransactions(NamedTuple):
-    """The ids that pass, and the states that were asked for but do not exist."""
-
-    transactions: list[Transaction]
-    unknown_states: list[str]
-
-
 class TransactionFilter(NamedTuple):
     """What to list; what is empty lets everything pass."""
 
@@ -71,8 +64,11 @@ def describe(transactions: Transactions, transactional_id: str) -> DescribedTran
     )
 
 
-def listed(transactions: Transactions, wanted: TransactionFilter, now: Moment) -> ListedTransactions:
+def listed(transactions: Transactions, wanted: TransactionFilter, now: Moment) -> list[Transaction]:
     """The ids that are wanted. If every state that was asked for is unknown, that is none."""
-    unknown = sorted(wanted.states - LABELS)
-    found = [one for one in transactions if wanted.takes(one, now.wall_ms)]
-    return ListedTransactions(found, unknown)
+    return [one for one in transactions if wanted.takes(one, now.wall_ms)]
+
+
+def unknown_states(wanted: TransactionFilter) -> list[str]:
+    """The states that were asked for but do not exist."""
+    return sorted(wanted.states - LABELS)

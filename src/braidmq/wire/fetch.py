@@ -11,6 +11,7 @@ from struct import Struct, error
 from typing import NamedTuple, Protocol
 
 from braidmq.wire.errors import ProtocolError
+from braidmq.wire.moved import Moved
 from braidmq.wire.primitives import (
     View,
     check_tag_count,
@@ -26,6 +27,9 @@ TOPIC_IDS = 13
 """From here on topics go by id instead of by name (KIP-516)."""
 REPLICA_STATE = 15
 """From here on a follower says who it is in a tagged field, and everybody else says nothing (KIP-903)."""
+LEADER_TAG = 1
+NODES_FROM = 16
+"""From here on an answer says where leaders are; who they are, every flexible version says (KIP-951)."""
 
 CONSUMER = -1
 """The replica id of a client that is no replica."""
@@ -291,6 +295,7 @@ def _checked(count: int, bytes_left: int) -> int:
     return count
 
 
+_NO_TAGS = b"\0"
 _size_into = Struct(">i").pack_into
 _head_out_4 = Struct(">iii").pack
 _head_out_7 = Struct(">iiihi").pack
@@ -333,7 +338,13 @@ class AnswerParts:
 
 
 def encode_response(
-    version: int, correlation_id: int, throttle_ms: int, code: int, session_id: int, topics: Results
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    code: int,
+    session_id: int,
+    topics: Results,
+    moved: Moved | None = None,
 ) -> list[Part]:
     """The whole answer in parts to send one after the other; the first begins with size prefix and header."""
     if version >= FLEXIBLE:
@@ -342,9 +353,13 @@ def encode_response(
         for name, topic_id, results in topics:
             _encode_topic(parts.out, version, name, topic_id, len(results))
             for result in results:
-                _encode_result(parts, result)
+                if moved is not None and result.code:
+                    topic = topic_id if version >= TOPIC_IDS else name
+                    _encode_result(parts, result, moved.leader_tags(LEADER_TAG, topic, result.index))
+                else:
+                    _encode_result(parts, result)
             parts.out.append(0)
-        parts.out.append(0)
+        parts.out += moved.node_tags() if moved is not None and version >= NODES_FROM else _NO_TAGS
         return parts.finished()
     if version >= 7:
         parts = AnswerParts(_head_out_7(0, correlation_id, throttle_ms, code, session_id))
@@ -372,7 +387,7 @@ def _encode_topic(out: bytearray, version: int, name: str | None, topic_id: byte
     out += uvarint(count + 1)
 
 
-def _encode_result(parts: AnswerParts, result: FetchResult) -> None:
+def _encode_result(parts: AnswerParts, result: FetchResult, tags: bytes = _NO_TAGS) -> None:
     index, code, high_watermark, stable_offset, log_start, aborted, preferred_replica, records = result
     out = parts.out
     out += _result_5(index, code, high_watermark, stable_offset, log_start)
@@ -387,7 +402,7 @@ def _encode_result(parts: AnswerParts, result: FetchResult) -> None:
     out += uvarint(size + 1)
     if records is not None and size:
         parts.place(records, size)
-    parts.out.append(0)
+    parts.out += tags
 
 
 def _encode_result_classic(parts: AnswerParts, version: int, result: FetchResult) -> None:

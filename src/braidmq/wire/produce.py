@@ -14,11 +14,15 @@ from struct import Struct, error
 from typing import NamedTuple, NoReturn
 
 from braidmq.wire.errors import ProtocolError, RecordError
+from braidmq.wire.moved import Moved
 from braidmq.wire.primitives import View, finish_string_length, finish_uvarint, skip_tagged_fields, uvarint
 
 FLEXIBLE = 9
 TOPIC_IDS = 13
 """From here on topics go by id instead of by name (KIP-516)."""
+MOVED_FROM = 10
+"""From here on an answer says who leads a partition that was asked of the wrong broker (KIP-951)."""
+LEADER_TAG = 0
 
 _int16 = Struct(">h").unpack_from
 _int32 = Struct(">i").unpack_from
@@ -198,8 +202,10 @@ _result_9 = Struct(">ihqqqBBB").pack
 _end_flexible = Struct(">iB").pack
 
 
-def encode_response(version: int, correlation_id: int, topics: Results, throttle_ms: int = 0) -> bytes:
-    """The whole answer as it goes out: size prefix, header and body."""
+def encode_response(
+    version: int, correlation_id: int, topics: Results, throttle_ms: int = 0, moved: Moved | None = None
+) -> bytes:
+    """The whole answer as it goes out: size prefix, header and body; `moved` is for versions from 10 on."""
     if version < FLEXIBLE:
         return _encode_classic(version, correlation_id, topics, throttle_ms)
     count = len(topics) + 1
@@ -232,9 +238,14 @@ def encode_response(version: int, correlation_id: int, topics: Results, throttle
                 out += uvarint(len(blamed) + 1)
                 for at, why in blamed:
                     out += _count(at) + _compact(why) + b"\0"
-                out += _compact(message) + b"\0"
+                out += _compact(message)
+                topic = topic_id if version >= TOPIC_IDS else name
+                out += b"\0" if moved is None else moved.leader_tags(LEADER_TAG, topic, index)
         out.append(0)
-    out += _end_flexible(throttle_ms, 0)
+    if moved is None:
+        out += _end_flexible(throttle_ms, 0)
+    else:
+        out += _count(throttle_ms) + moved.node_tags()
     _size_into(out, 0, len(out) - 4)
     return bytes(out)
 

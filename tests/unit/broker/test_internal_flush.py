@@ -22,7 +22,7 @@ def test_internal_topics_are_flush_sync_on_a_broker_that_is_not(tmp_path: Path) 
     async def run() -> None:
         async with embedded(tmp_path, flush="async") as broker:
             await broker.groups.ensure()
-            await broker.transactions.init(Init("mine", 60_000))
+            await (await broker.transactions.reach("mine")).init(Init("mine", 60_000))
             await broker.share_state.ensure()
             ordinary = await broker.topics.create("ordinary", 1, {})
             assert not ordinary.held[0].syncs

@@ -20,7 +20,7 @@ WAIT_S = 20.0
 
 
 async def new_producer(broker: Broker) -> TxnProducer:
-    made = await broker.transactions.init(Init("mine", 60_000))
+    made = await (await broker.transactions.reach("mine")).init(Init("mine", 60_000))
     return TxnProducer("mine", made.producer_id, made.producer_epoch, adds=True)
 
 
@@ -69,7 +69,8 @@ def test_a_coordinator_that_cannot_be_asked_refuses_the_batch_and_takes_the_next
             (partition,) = (await broker.topics.create("t", 1, {})).held.values()
             producer = await new_producer(broker)
             with monkeypatch.context() as planted:
-                planted.setattr(broker.transactions.transactions, "add_partitions", lambda *_: 1 // 0)
+                coordinator = broker.transactions.of("mine")
+                planted.setattr(coordinator.transactions, "add_partitions", lambda *_: 1 // 0)
                 refused = admitted(broker, partition, producer)
                 assert await asyncio.wait_for(refused, WAIT_S) is ErrorCode.UNKNOWN_SERVER_ERROR
             taken = admitted(broker, partition, producer)

@@ -233,3 +233,62 @@ def test_fields_of_a_newer_version_are_kept() -> None:
         assert (held.record.options, held.record.rest) == ({"x": "2"}, {"since": 7})
 
     story(tell)
+
+
+class StoreInTheMiddle(FaultyStore):
+    """Lets somebody else act after the partitions of a topic are written."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def commit(self, *arguments: object, **named: object) -> int:
+        revision = await super().commit(*arguments, **named)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return revision
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_somebody_else_does_while_partitions_are_written_is_not_overwritten(grows: bool) -> None:
+    """N4: a change compares what it was decided from, although the image has moved since."""
+
+    async def run() -> None:
+        store = StoreInTheMiddle(SystemClock())
+        await store.start()
+        one, two = (Member(store, run) for run in ("one", "two"))
+        node = encode(Node(uuid="disk", host="a"), "test")
+        await store.commit(puts=[Put(PREFIX + records.node_key(1), node)])
+        await one.feed.start()
+        await two.feed.start()
+        if grows:
+            await two.create("orders", 1, OTHER_ID)
+            await one.feed.reached(two.image.revision)
+            seen = one.image.find("orders")
+            assert seen is not None
+
+        async def meanwhile() -> None:
+            found = two.image.find("orders")
+            if found is None:
+                await two.create("orders", 1, OTHER_ID)
+            else:
+                await two.changes.reconfigure_topic(found, {"a": "2"})
+            await one.feed.reached(two.image.revision)
+
+        store.meanwhile = meanwhile
+        try:
+            if grows:
+                with pytest.raises(Conflict):
+                    await one.changes.grow_topic(seen, one.changes.place(1, 1))
+            else:
+                with pytest.raises(TopicExists):
+                    await one.create("orders", 1)
+            found = two.image.find("orders")
+            assert found is not None
+            assert (found.id, len(found.partitions)) == (OTHER_ID, 1)
+            assert found.meta.record.options == {"a": "2" if grows else "1"}
+        finally:
+            for member in (one, two):
+                await member.feed.stop()
+            await store.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -48,7 +48,7 @@ async def commit(one: Speaker, offset: int) -> None:
 async def works(one: Speaker) -> None:
     """Groups and transactions have their topics, kept as the broker keeps them."""
     await commit(one, 5)
-    await one.broker.transactions.init(Init("mine", 60_000))
+    await (await one.broker.transactions.reach("mine")).init(Init("mine", 60_000))
     for topic in one.broker.topics:
         assert (topic.partition_count, topic.config.compacts) == (1, True)
 

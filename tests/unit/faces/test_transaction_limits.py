@@ -90,7 +90,7 @@ def test_an_abort_does_not_overtake_the_partitions_that_it_ends(tmp_path: Path) 
             assert await added == {0: ErrorCode.NONE}
             assert await aborted is ErrorCode.NONE
             await settled(one)
-            found = one.broker.transactions.transactions.find("x")
+            found = one.broker.transactions.of("x").transactions.find("x")
             assert found is not None
             assert found.state.label == "CompleteAbort"
 

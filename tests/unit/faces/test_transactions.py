@@ -241,7 +241,7 @@ def test_what_was_decided_is_finished_after_a_restart(
         await client.init()
         await client.produce()
         await client.commit_offset(7)
-        monkeypatch.setattr(one.broker.transactions, "write_marker", lambda *_: None)
+        monkeypatch.setattr(one.broker.markers, "write", lambda *_: None)
         assert await client.end(commit=True) is ErrorCode.NONE
         assert (await fetched(one)).last_stable_offset == 0
 
@@ -263,16 +263,16 @@ def test_a_marker_that_cannot_be_written_is_tried_again(
         client = Client(one)
         await client.init()
         await client.produce()
-        coordinator = one.broker.transactions
-        write = coordinator.write_marker
+        markers = one.broker.markers
+        write = markers.write
         refused: list[object] = []
 
-        def refuse_once(place: object, _: object, then: Callable[[ErrorCode], None]) -> None:
+        def refuse_once(place: object, _: object, __: object, then: Callable[[ErrorCode], None]) -> None:
             refused.append(place)
-            monkeypatch.setattr(coordinator, "write_marker", write)
+            monkeypatch.setattr(markers, "write", write)
             then(ErrorCode.KAFKA_STORAGE_ERROR)
 
-        monkeypatch.setattr(coordinator, "write_marker", refuse_once)
+        monkeypatch.setattr(markers, "write", refuse_once)
         assert await client.end(commit=True) is ErrorCode.NONE
         await settled(one)
         assert refused == [("t", 0)]

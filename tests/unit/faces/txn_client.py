@@ -186,7 +186,7 @@ async def fetched(one: Speaker, partition: int = 0, isolation: int = READ_COMMIT
 async def settled(one: Speaker, transactional_id: str = "x") -> None:
     """Waits until the markers of a transaction are written."""
     for _ in range(200):
-        found = one.broker.transactions.transactions.find(transactional_id)
+        found = one.broker.transactions.of(transactional_id).transactions.find(transactional_id)
         if found is not None and not found.state.name.startswith("PREPARE"):
             return
         await asyncio.sleep(0.01)

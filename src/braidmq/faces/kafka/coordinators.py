@@ -54,9 +54,9 @@ async def _coordinator(face: KafkaFace, key: str, key_type: int) -> Coordinator:
 
 def _map(face: KafkaFace, key: str, key_type: int) -> ShardMap:
     """The topic in which the coordinators of this kind keep their state; ApiError for a key that is none."""
-    maps = {
+    maps: dict[int, ShardMap] = {
         _GROUP: face.broker.groups,
-        _TRANSACTION: face.broker.transaction_map,
+        _TRANSACTION: face.broker.transactions,
         _SHARE_PARTITION: face.broker.share_state,
     }
     if key_type not in maps:

@@ -31,6 +31,7 @@ from braidmq.faces.kafka import (
     streams_groups,
     topics,
     transactions,
+    txn_markers,
     txn_offsets,
 )
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
@@ -77,7 +78,7 @@ _HANDLERS: dict[Api, Handler] = {
     Api.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
     Api.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
     Api.END_TXN: transactions.end_txn,
-    Api.WRITE_TXN_MARKERS: transactions.write_txn_markers,
+    Api.WRITE_TXN_MARKERS: txn_markers.write_txn_markers,
     Api.TXN_OFFSET_COMMIT: txn_offsets.txn_offset_commit,
     Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     Api.LIST_TRANSACTIONS: transactions.list_transactions,

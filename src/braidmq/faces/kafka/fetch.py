@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, cast
 from braidmq.broker.outcomes import Isolation, NotReady
 from braidmq.broker.replica import Replica
 from braidmq.faces.kafka.fetch_sessions import NO_SESSION, FetchContext, SessionPartition
+from braidmq.faces.kafka.redirects import ELSEWHERE, moved
 from braidmq.log.files import FileSlice
 from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
 from braidmq.wire import fetch as wire
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.fetch import FetchRequest, FetchResult
+from braidmq.wire.moved import Moved
 
 if TYPE_CHECKING:
     from braidmq.faces.kafka.face import KafkaFace
@@ -41,6 +43,7 @@ _RANGES_SHARE = 4
 """Nor may it take more than this part of all files that may be open."""
 
 Results = dict[SessionPartition, FetchResult]
+Answers = dict[tuple[str | None, bytes | None], list[FetchResult]]
 
 
 class FetchHandler:
@@ -84,6 +87,16 @@ class FetchHandler:
             raise ApiError(code, "this broker has no such topic")
         return topic.leading(wanted.part.index)
 
+    def redirects(self, topics: Answers) -> Moved | None:
+        """Who leads the partitions that are led elsewhere."""
+        refused = (
+            (name, topic_id, result.index)
+            for (name, topic_id), results in topics.items()
+            for result in results
+            if result.code in ELSEWHERE
+        )
+        return moved(self._face.broker, refused)
+
     @property
     def bytes_max(self) -> int:
         return self._config.fetch_bytes_max
@@ -98,6 +111,7 @@ class FetchPass:
         "_cold",
         "_context",
         "_correlation_id",
+        "_elsewhere",
         "_handler",
         "_ranges",
         "_request",
@@ -125,6 +139,8 @@ class FetchPass:
         self._size = 0
         self._ranges = 0
         self._urgent = False
+        self._elsewhere = False
+        """Whether another broker leads one of the partitions."""
         self._closed: set[SessionPartition] = set()
         """Those whose log is being opened: nothing can be said of them yet."""
         self._cold: set[SessionPartition] = set()
@@ -168,6 +184,7 @@ class FetchPass:
                 continue
             except ApiError as error:
                 self._results[wanted] = _refused(part.index, error)
+                self._elsewhere = self._elsewhere or error.code in ELSEWHERE
                 self._urgent = True
                 continue
             records, high, stable, start, aborted, _, is_cold = found
@@ -204,7 +221,7 @@ class FetchPass:
     def answer(self) -> Parts:
         """The response: in a session only what is new to the client."""
         session, wanted, incremental = self._context
-        topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
+        topics: Answers = {}
         for each in wanted:
             result = self._results.get(each)
             if result is None or (incremental and not _is_news(each, result)):
@@ -220,6 +237,7 @@ class FetchPass:
             _OK,
             NO_SESSION if session is None else session.id,
             [(name, topic_id, results) for (name, topic_id), results in topics.items()],
+            self._handler.redirects(topics) if self._elsewhere else None,
         )
         return cast(Parts, parts)
 

@@ -82,7 +82,8 @@ def sasl_authenticate(
     face: KafkaFace, request: SaslAuthenticateRequest, context: RequestContext
 ) -> SaslAuthenticateResponse:
     """The two rounds of a broker's proof."""
-    proving = cast("KafkaSession", context.connection).proving
+    session = cast("KafkaSession", context.connection)
+    proving = session.proving
     if proving is None:
         return SaslAuthenticateResponse(
             error_code=int(ErrorCode.ILLEGAL_SASL_STATE), error_message="SaslHandshake comes first"
@@ -99,6 +100,8 @@ def sasl_authenticate(
         return SaslAuthenticateResponse(
             error_code=int(ErrorCode.SASL_AUTHENTICATION_FAILED), error_message=str(error)
         )
+    if proving.peer.purpose is Purpose.FORWARD:
+        session.host = proving.peer.client_host
     return SaslAuthenticateResponse()
 
 
@@ -116,3 +119,12 @@ def require_peer(face: KafkaFace, context: RequestContext) -> PeerIdentity:
             f"broker {peer.node_id} has registered again since epoch {peer.epoch}",
         )
     return peer
+
+
+def is_peer(face: KafkaFace, context: RequestContext) -> bool:
+    """Whether another broker asks, for what clients may ask for, too."""
+    try:
+        require_peer(face, context)
+    except ApiError:
+        return False
+    return True

@@ -22,6 +22,7 @@ from braidmq.broker.partition import CommittedCallback
 from braidmq.broker.replica import Replica
 from braidmq.broker.topic import Topic
 from braidmq.broker.txn_gate import TxnGate, TxnProducer
+from braidmq.faces.kafka.redirects import ELSEWHERE, moved
 from braidmq.log.transactions import Guard
 from braidmq.net.connection import PendingReply
 from braidmq.net.outbox import Parts
@@ -51,6 +52,7 @@ _RETRIED = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
 )
 
 
@@ -108,6 +110,7 @@ class ProduceHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._in_cluster = broker.in_cluster
         self._topics = broker.topics
         self._wall_ms = broker.clock.wall_ms
         self.waiting_bytes = 0
@@ -138,7 +141,20 @@ class ProduceHandler:
         if unanswered:
             _close_if_refused(unanswered, answer)
             return None
-        return [wire.encode_response(version, correlation_id, answer)]
+        return [self.encoded(version, correlation_id, answer)]
+
+    def encoded(self, version: int, correlation_id: int, answer: Answer) -> bytes:
+        """The answer; in a cluster with who leads the partitions that are led elsewhere."""
+        if not self._in_cluster or version < wire.MOVED_FROM:
+            return wire.encode_response(version, correlation_id, answer)
+        refused = [
+            (name, topic_id, result.index)
+            for name, topic_id, results in answer
+            for result in results
+            if result.code in ELSEWHERE
+        ]
+        redirects = moved(self._broker, refused) if refused else None
+        return wire.encode_response(version, correlation_id, answer, moved=redirects)
 
     @property
     def txn_gate(self) -> TxnGate:
@@ -356,7 +372,7 @@ class _WaitingProduce:
             _close_if_refused(self._unanswered, self._answer)
         else:
             version = self._state.version
-            self.pending.complete([wire.encode_response(version, self._correlation_id, self._answer)])
+            self.pending.complete([self._handler.encoded(version, self._correlation_id, self._answer)])
 
 
 def _accepted(index: int, appended: Appended) -> ProduceResult:

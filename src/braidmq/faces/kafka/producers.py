@@ -46,7 +46,9 @@ async def _init_transactional(
     face: KafkaFace, request: InitProducerIdRequest, transactional_id: str, version: int
 ) -> InitProducerIdResponse:
     try:
-        answer = await face.broker.transactions.init(
+        face.broker.transactions.settings.check_id(transactional_id)
+        coordinator = await face.broker.transactions.reach(transactional_id)
+        answer = await coordinator.init(
             Init(
                 transactional_id,
                 request.transaction_timeout_ms,

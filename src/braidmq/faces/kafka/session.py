@@ -49,12 +49,22 @@ class Encodable(Protocol):
 class KafkaSession:
     """The protocol's side of one connection."""
 
-    __slots__ = ("_connection", "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs", "proving")
+    __slots__ = (
+        "_connection",
+        "_face",
+        "_frame_bytes_max",
+        "_request_bytes_max",
+        "_verbs",
+        "host",
+        "proving",
+    )
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
         self._verbs = face.verbs
         self._connection = connection
+        self.host = connection.peer
+        """Where the client is; another place than the connection's if a broker forwards for it."""
         self.proving: Proving | None = None
         """Of a broker that proves itself, or has."""
         self._frame_bytes_max = face.broker.config.net_frame_bytes_max
@@ -104,15 +114,15 @@ class KafkaSession:
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
         request, _ = decoder(verb.request, version)(body, at)
-        context = RequestContext(version, client_id or "", self._connection.peer, self)
+        context = RequestContext(version, client_id or "", self.host, self)
         result = verb.handler(self._face, request, context)
         if isinstance(result, Message):
-            return [_encode(verb.api, version, correlation_id, result)]
+            return [self._encoded(verb.api, version, correlation_id, result)]
         pending = PendingReply()
 
         def answered(answer: Message | Encodable) -> None:
             if isinstance(answer, Message):
-                pending.complete([_encode(verb.api, version, correlation_id, answer)])
+                pending.complete([self._encoded(verb.api, version, correlation_id, answer)])
             else:
                 pending.complete(answer.encode(correlation_id))
 
@@ -131,8 +141,11 @@ class KafkaSession:
             response = verb.handler(self._face, None, RequestContext(0, "", self._connection.peer))
             assert isinstance(response, ApiVersionsResponse)
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
-            return [_encode(Api.API_VERSIONS, 0, correlation_id, response)]
+            return [self._encoded(Api.API_VERSIONS, 0, correlation_id, response)]
         raise ProtocolError(f"api key {api_key} version {version} is not served; ask ApiVersions first")
+
+    def _encoded(self, api: Api, version: int, correlation_id: int, response: Message) -> bytes:
+        return header_wire.response_frame(api, version, correlation_id, encode(response, version))
 
     @property
     def peer(self) -> PeerIdentity | None:
@@ -141,7 +154,3 @@ class KafkaSession:
 
     def on_closed(self) -> None:
         self._face.on_closed(self)
-
-
-def _encode(api: Api, version: int, correlation_id: int, response: Message) -> bytes:
-    return header_wire.response_frame(api, version, correlation_id, encode(response, version))

@@ -1,13 +1,18 @@
-"""Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and how they are described."""
+"""Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and how they are described."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from braidmq.broker.catalog import compile_pattern
+from braidmq.faces.kafka.peer_proof import is_peer
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.txn import views
 from braidmq.txn.events import AddPartitions, End, TopicPartition
+from braidmq.txn.versions import code_for
+from braidmq.wire.api import Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -28,11 +33,6 @@ from braidmq.wire.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionTopicData,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 
 if TYPE_CHECKING:
@@ -47,13 +47,15 @@ async def add_partitions_to_txn(
 ) -> AddPartitionsToTxnResponse:
     """Partitions take part in a transaction; from a broker, several transactions at once."""
     if context.version >= _BATCHED_FROM:
+        # All of them are begun before one is waited for: they are written together.
+        peer = is_peer(face, context)
+        begun = [_begin(face, one, context.version, peer) for one in request.transactions]
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(
-                    transactional_id=one.transactional_id,
-                    topic_results=_results(one.topics, await _add(face, one, context.version)),
+                    transactional_id=one.transactional_id, topic_results=_results(one.topics, await codes)
                 )
-                for one in request.transactions
+                for one, codes in zip(request.transactions, begun, strict=True)
             ]
         )
     transaction = AddPartitionsToTxnTransaction(
@@ -62,39 +64,71 @@ async def add_partitions_to_txn(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    codes = await _add(face, transaction, context.version)
+    addition = _addition(transaction, context.version)
+    codes = _refused(face, addition.partitions, False)
+    if codes is None:
+        try:
+            coordinator = face.broker.transactions.coordinator(addition.transactional_id)
+            code = (await coordinator.add_partitions(addition)).code
+        except ApiError as error:
+            code = code_for(error.code, Api.ADD_PARTITIONS_TO_TXN, context.version)
+        codes = dict.fromkeys(addition.partitions, code)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, codes))
 
 
-async def _add(face: KafkaFace, transaction: AddPartitionsToTxnTransaction, version: int) -> Codes:
-    """All partitions or none: if one does not exist, nothing is done about the others."""
-    partitions = {(topic.name, index) for topic in transaction.topics for index in topic.partitions}
-    refused = {
-        topic_partition: code
-        for topic_partition in partitions
-        if (code := _refusal(face, topic_partition)) is not None
-    }
-    if refused:
-        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
-    addition = AddPartitions(
+def _begin(
+    face: KafkaFace, transaction: AddPartitionsToTxnTransaction, version: int, peer: bool
+) -> asyncio.Future[Codes]:
+    """Asks the coordinator for a batch that waits at another broker; what it says of each partition.
+
+    It does not wait for the transaction before to be finished, as that would hold up what comes after it on
+    the same connection: the broker asks again.
+    """
+    answered: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
+    addition = _addition(transaction, version)
+    refused = _refused(face, addition.partitions, peer)
+    if refused is not None:
+        answered.set_result(refused)
+        return answered
+    try:
+        coordinator = face.broker.transactions.coordinator(addition.transactional_id)
+        if transaction.verify_only:
+            answered.set_result(coordinator.transactions.verify(addition))
+        else:
+            coordinator.ask(
+                addition, lambda added: answered.set_result(dict.fromkeys(addition.partitions, added.code))
+            )
+    except ApiError as error:
+        answered.set_result(dict.fromkeys(addition.partitions, error.code))
+    return answered
+
+
+def _addition(transaction: AddPartitionsToTxnTransaction, version: int) -> AddPartitions:
+    return AddPartitions(
         transaction.transactional_id,
         transaction.producer_id,
         transaction.producer_epoch,
-        frozenset(partitions),
+        frozenset((topic.name, index) for topic in transaction.topics for index in topic.partitions),
         version,
     )
-    if transaction.verify_only:
-        return face.broker.transactions.transactions.verify(addition)
-    added = await face.broker.transactions.add_partitions(addition)
-    return dict.fromkeys(partitions, added.code)
 
 
-def _refusal(face: KafkaFace, topic_partition: TopicPartition) -> ErrorCode | None:
-    """Why a client may not write there; what is the broker's own is answered as Kafka does."""
+def _refused(face: KafkaFace, partitions: Iterable[TopicPartition], peer: bool) -> Codes | None:
+    """All partitions or none: if one does not exist, nothing is done about the others."""
+    refused = {
+        topic_partition: code
+        for topic_partition in partitions
+        if (code := _refusal(face, topic_partition, peer)) is not None
+    }
+    return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused if refused else None
+
+
+def _refusal(face: KafkaFace, topic_partition: TopicPartition, peer: bool) -> ErrorCode | None:
+    """Why a client may not write there; what is the brokers' own is answered as Kafka does."""
     topic = face.broker.topics.find(topic_partition[0])
     if topic is None or not 0 <= topic_partition[1] < topic.partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else None
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal and not peer else None
 
 
 def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
@@ -126,55 +160,28 @@ async def add_offsets_to_txn(
             frozenset({(groups.topic_name, groups.index_of(request.group_id))}),
             context.version,
         )
-        added = await face.broker.transactions.add_offsets(wanted)
+        coordinator = face.broker.transactions.coordinator(request.transactional_id)
+        code = (await coordinator.add_offsets(wanted)).code
     except ApiError as error:
-        return AddOffsetsToTxnResponse(error_code=int(error.code))
-    return AddOffsetsToTxnResponse(error_code=int(added.code))
+        code = code_for(error.code, Api.ADD_OFFSETS_TO_TXN, context.version)
+    return AddOffsetsToTxnResponse(error_code=int(code))
 
 
 async def end_txn(face: KafkaFace, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
     """Commits or aborts; answered when the decision is on disk."""
-    ended = await face.broker.transactions.end(
-        End(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            request.committed,
-            context.version,
-        )
+    end = End(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.committed,
+        context.version,
     )
+    try:
+        ended = await face.broker.transactions.coordinator(request.transactional_id).end(end)
+    except ApiError as error:
+        return EndTxnResponse(error_code=int(code_for(error.code, Api.END_TXN, context.version)))
     return EndTxnResponse(
         error_code=int(ended.code), producer_id=ended.producer_id, producer_epoch=ended.producer_epoch
-    )
-
-
-def write_txn_markers(
-    face: KafkaFace, request: WriteTxnMarkersRequest, context: RequestContext
-) -> WriteTxnMarkersResponse:
-    """Refused: with a marker anybody could end any producer's transaction, and fence it.
-
-    Kafka asks for a permission on the cluster, and clients have none here. The broker writes its own markers
-    without this request.
-    """
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=wanted.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in wanted.topics
-                ],
-            )
-            for wanted in request.markers
-        ]
     )
 
 
@@ -188,7 +195,11 @@ def describe_transactions(
 
 def _describe(face: KafkaFace, transactional_id: str) -> DescribedTransactionState:
     try:
-        found = views.describe(face.broker.transactions.transactions, transactional_id)
+        shards = face.broker.transactions
+        shards.settings.check_id(transactional_id)
+        if not shards.exists:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "no producer was ever initialised")
+        found = views.describe(shards.of(transactional_id).transactions, transactional_id)
     except ApiError as error:
         return DescribedTransactionState(error_code=int(error.code), transactional_id=transactional_id)
     return DescribedTransactionState(
@@ -220,16 +231,18 @@ def list_transactions(
         request.duration_filter,
         named,
     )
-    coordinator = face.broker.transactions
-    found = views.listed(coordinator.transactions, wanted, coordinator.now())
+    shards = face.broker.transactions
+    if shards.is_loading:
+        return ListTransactionsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     return ListTransactionsResponse(
-        unknown_state_filters=found.unknown_states,
+        unknown_state_filters=views.unknown_states(wanted),
         transaction_states=[
             ListedTransactionState(
                 transactional_id=one.transactional_id,
                 producer_id=one.producer_id,
                 transaction_state=one.state.label,
             )
-            for one in found.transactions
+            for shard in shards
+            for one in views.listed(shard.transactions, wanted, shard.now())
         ],
     )

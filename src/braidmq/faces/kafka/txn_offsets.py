@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ADDS_FROM = 5
 _RETRIED = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+"""Of the transaction's coordinator; the group's own is found before it is asked."""
 
 Entries = Sequence[Commit]
 

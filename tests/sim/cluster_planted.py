@@ -1,0 +1,89 @@
+"""Bugs that a cluster can have, planted into it. The judge must find each of them with some seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.sim.store import StoreEnd
+
+from braidmq.broker import topics
+from braidmq.broker.topic_directories import DirectorySurvey
+from braidmq.cluster import changes, records
+from braidmq.cluster.changes import Changes
+from braidmq.cluster.kv import KeyValues
+from braidmq.cluster.metadata_store import (
+    Change,
+    Compare,
+    Conflict,
+    MetadataStore,
+    Put,
+    Unknown,
+    Watch,
+)
+from braidmq.cluster.records import NextProducerId, decode, encode
+from braidmq.platform.disk import Disk
+
+
+async def _puts_blindly(
+    self: Changes, values: Mapping[str, bytes], deletes: Sequence[str] = (), _seen: object = None
+) -> int:
+    puts = [Put(self._image.key(key), value) for key, value in values.items()]
+    return await self._store.commit((), puts, [self._image.key(key) for key in deletes])
+
+
+async def _takes_unknown_for_failure(
+    store: MetadataStore,
+    _seen: int,
+    compares: Sequence[Compare],
+    puts: Sequence[Put],
+    deletes: Sequence[str] = (),
+) -> int:
+    try:
+        return await store.commit(compares, puts, deletes)
+    except Unknown as error:
+        raise Conflict(str(error)) from error
+
+
+_watch = StoreEnd.watch
+
+
+def _watches_from_now(self: StoreEnd, prefix: str, after_revision: int) -> Watch:
+    return _watch(self, prefix, max(after_revision, self._store.kv.revision))
+
+
+_change_after = KeyValues.change_after
+
+
+def _jumps_over_what_is_compacted(
+    self: KeyValues, revision: int, prefix: str, until: int
+) -> tuple[int, Change | None]:
+    return _change_after(self, max(revision, self.compact_revision), prefix, until)
+
+
+async def _reserves_without_compare(self: Changes, least: int, count: int) -> int:
+    key = self._image.key(records.PRODUCER_IDS)
+    item = await self._store.get(key)
+    record = NextProducerId(next=0) if item is None else decode(NextProducerId, key, item.value)
+    start = max(record.next, least)
+    value = encode(replace(record, next=start + count), self._writer.sign())
+    await self._store.commit((), [Put(key, value)])
+    return start
+
+
+def _deletes_the_unknown(disk: Disk, root: Path, found: DirectorySurvey) -> list[str]:
+    for name in found.unknown:
+        disk.remove_tree(root / name)
+    return []
+
+
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "a blind put": (Changes, "_commit_values", _puts_blindly),
+    "unknown taken for failure": (changes, "commit_settled", _takes_unknown_for_failure),
+    "a watch resumed at now": (StoreEnd, "watch", _watches_from_now),
+    "compaction ignored": (KeyValues, "change_after", _jumps_over_what_is_compacted),
+    "producer ids without compare": (Changes, "reserve_producer_ids", _reserves_without_compare),
+    "an unknown directory deleted": (topics, "set_right", _deletes_the_unknown),
+}
