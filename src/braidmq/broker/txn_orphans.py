@@ -71,7 +71,7 @@ class OrphanSearch:
 
     async def _busy(self, producer_ids: Sequence[int]) -> set[int] | None:
         """Those that some coordinator knows a transaction of; None if not all of them could say."""
-        before = self._shards.leaders()
+        before = self._shards.leadership()
         if before is None:
             return None
         # This broker comes last: what it says holds until the next await.
@@ -92,7 +92,7 @@ class OrphanSearch:
 
     def _is_complete(self, before: Mapping[int, tuple[int, int]], epochs: Mapping[int, int]) -> bool:
         expected = {index: epoch for index, (_, epoch) in before.items()}
-        return before == self._shards.leaders() and expected == {
+        return before == self._shards.leadership() and expected == {
             index: epoch for index, epoch in epochs.items() if index in expected
         }
 

@@ -65,7 +65,7 @@ class TransactionShards(Shards[TransactionCoordinator]):
         """Whether some of what this broker coordinates is not known yet."""
         return any(not led.loaded for led in self._led.values())
 
-    def leaders(self) -> dict[int, tuple[int, int]] | None:
+    def leadership(self) -> dict[int, tuple[int, int]] | None:
         """Who leads each partition of the topic, and under which epoch; None if that is not known."""
         shown = self.shown
         if shown is None:
