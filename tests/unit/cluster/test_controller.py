@@ -68,6 +68,9 @@ class Clock:
     def monotonic(self) -> float:
         return SystemClock().monotonic() + self.added_s
 
+    def boottime(self) -> float:
+        return SystemClock().boottime() + self.added_s
+
     def wall_ms(self) -> int:
         return SystemClock().wall_ms() + int(self.added_s * 1000)
 
@@ -227,6 +230,7 @@ def test_the_epoch_guards_what_is_as_it_was_seen() -> None:
         await until(lambda: other.controller.epoch > epoch)
         assert other.controller._task is not None
         other.controller._task.cancel()
+        await asyncio.sleep(0.3)  # a commit of it that was under way is made by now
         revision = (await cluster.store.snapshot(PREFIX)).revision
         await leader.feed.reached(revision)
         leader.controller.epoch = epoch
