@@ -232,12 +232,9 @@ class PeerLink:
             self._loop.remove_writer(fd)
 
     async def _agree(self, wire: PeerWire) -> None:
-        """Versions first, then both proofs."""
+        """Versions first, then both proofs; then the versions of what is between brokers alone, too."""
         wire.versions = {ApiVersionsRequest.api: (0, 0)}
-        served = await self._greet(wire, ApiVersionsRequest(), ApiVersionsResponse)
-        if served.error_code != ErrorCode.NONE:
-            raise Broken(f"it does not say which versions it serves (error {served.error_code})")
-        wire.versions = {row.api_key: (row.min_version, row.max_version) for row in served.api_keys}
+        await self._learn_versions(wire)
         handshake = await self._greet(wire, SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse)
         if handshake.error_code != ErrorCode.NONE:
             raise ProofRefused(f"it does not take {MECHANISM}")
@@ -247,6 +244,13 @@ class PeerLink:
         await self._say(wire, mine)
         wire.epoch, wire.answer_bytes_max = proof.epoch, ANSWER_BYTES_MAX
         wire.queued_bytes_max = self._queued_bytes_max
+        await self._learn_versions(wire)
+
+    async def _learn_versions(self, wire: PeerWire) -> None:
+        served = await self._greet(wire, ApiVersionsRequest(), ApiVersionsResponse)
+        if served.error_code != ErrorCode.NONE:
+            raise Broken(f"it does not say which versions it serves (error {served.error_code})")
+        wire.versions = {row.api_key: (row.min_version, row.max_version) for row in served.api_keys}
 
     async def _say(self, wire: PeerWire, message: bytes) -> bytes:
         said = await self._greet(wire, SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)

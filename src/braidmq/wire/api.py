@@ -113,6 +113,16 @@ class Api(IntEnum):
     """Ours are far from Kafka's: the letters BR, and after."""
 
 
+BETWEEN_BROKERS = frozenset(
+    {
+        Api.INITIALIZE_SHARE_GROUP_STATE,
+        Api.READ_SHARE_GROUP_STATE,
+        Api.WRITE_SHARE_GROUP_STATE,
+        Api.DELETE_SHARE_GROUP_STATE,
+        Api.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
+"""Advertised to brokers alone, as Kafka does it."""
 PRIVATE_FROM = 0x4000
 """Keys of our own are not advertised: clients infer from what is which release of Kafka they talk to."""
 

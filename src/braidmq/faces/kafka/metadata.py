@@ -9,7 +9,7 @@ from braidmq.broker.cluster_view import PartitionView
 from braidmq.broker.topic import Topic, check_name
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.wire.api import PRIVATE_FROM, Api
+from braidmq.wire.api import BETWEEN_BROKERS, PRIVATE_FROM, Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
     DescribeClusterBroker,
@@ -63,6 +63,7 @@ def api_versions(
     face: KafkaFace, request: ApiVersionsRequest | None, context: RequestContext
 ) -> ApiVersionsResponse:
     """Which verbs this broker serves. `request` is None when the client's version was too new to read."""
+    asked_by_peer = getattr(context.connection, "peer", None) is not None
     return ApiVersionsResponse(
         api_keys=[
             # Older librdkafka stops compressing when Produce does not begin at 0; from 3 on it is really
@@ -73,7 +74,7 @@ def api_versions(
                 max_version=verb.highest,
             )
             for verb in sorted(face.verbs.values())
-            if verb.api < PRIVATE_FROM
+            if verb.api < PRIVATE_FROM and (asked_by_peer or verb.api not in BETWEEN_BROKERS)
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=level, max_version=level)
