@@ -81,7 +81,7 @@ def test_every_broker_shows_all_brokers_and_who_leads(tmp_path: Path) -> None:
                 (each, "127.0.0.1", found[each].port, "r3" if each == 3 else None) for each in (1, 2, 3)
             ]
             assert [(one.broker_id, one.host, one.port, one.rack) for one in described.brokers] == brokers
-            assert metadata.controller_id == described.controller_id == 1
+            assert metadata.controller_id == described.controller_id == asked.broker.view.controller_id
             partitions = metadata.topics[0].partitions
             assert metadata.topics[0].topic_id == topic.id
             paged = await asked.ask(DescribeTopicPartitionsRequest(), DescribeTopicPartitionsResponse)
