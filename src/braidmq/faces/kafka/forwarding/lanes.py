@@ -60,7 +60,8 @@ class Lanes:
         if link is None:
             target = Target(node_id, Purpose.FORWARD, self._client_host)
             # What is queued is bounded by what the client's own connection may hold.
-            link = PeerLink(self._peers.network, self._peers.directory, target, queued_bytes_max=None)
+            peers = self._peers
+            link = PeerLink(peers.network, peers.directory, target, peers.scratch, queued_bytes_max=None)
             self._links[key] = self._peers.adopt(link)
         return link.ask(content, timeout_s)
 
