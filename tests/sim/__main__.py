@@ -31,7 +31,7 @@ def main() -> int:
     def simulate(seed: int) -> Verdict:
         if options.nodes == 1:
             return Simulation(seed).run()
-        return ClusterSimulation(seed, options.nodes, not options.uncoordinated).run()
+        return ClusterSimulation(seed, options.nodes).run()
 
     if options.seed is not None:
         return _tell(simulate(options.seed))
@@ -69,7 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--nodes", type=int, default=3, help="brokers of one cluster; 1: a single broker with its own store"
     )
-    parser.add_argument("--uncoordinated", action="store_true", help="no groups, no transactions")
     parser.add_argument("--digests", action="store_true", help="print what each run hashes to")
     return parser
 

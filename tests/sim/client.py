@@ -177,13 +177,15 @@ class Client:
         check(answer.topics[0].error_code)
         return bytes(answer.topics[0].topic_id)
 
-    async def produce(self, topic: str, index: int, batch: bytes, transactional_id: str | None = None) -> int:
+    async def produce(
+        self, topic: str, index: int, batch: bytes, transactional_id: str | None = None, version: int = 12
+    ) -> int:
         """The offset of the first record, when all of them are as safe as the topic wants it."""
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=batch)])
         request = ProduceRequest(
             transactional_id=transactional_id, acks=-1, timeout_ms=int(PATIENCE_S * 1000), topic_data=[data]
         )
-        answer = await (await self.to_leader(topic, index)).call(request, ProduceResponse, 12)
+        answer = await (await self.to_leader(topic, index)).call(request, ProduceResponse, version)
         result = answer.responses[0].partition_responses[0]
         check(result.error_code)
         return int(result.base_offset)

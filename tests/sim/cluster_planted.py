@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.sim.store import StoreEnd
 
 from braidmq.broker import topics
+from braidmq.broker.internal_partition import InternalPartition
+from braidmq.broker.shards import Shards
 from braidmq.broker.topic_directories import DirectorySurvey
 from braidmq.cluster import changes, records
 from braidmq.cluster.changes import Changes
+from braidmq.cluster.image import Delta
 from braidmq.cluster.kv import KeyValues
 from braidmq.cluster.metadata_store import (
     Change,
@@ -24,7 +29,11 @@ from braidmq.cluster.metadata_store import (
     Watch,
 )
 from braidmq.cluster.records import NextProducerId, decode, encode
+from braidmq.log.transactions import EndMarker, PartitionTransactions
 from braidmq.platform.disk import Disk
+from braidmq.wire.errors import ApiError, ErrorCode
+
+NEWEST = 1 << 30
 
 
 async def _puts_blindly(
@@ -79,11 +88,47 @@ def _deletes_the_unknown(disk: Disk, root: Path, found: DirectorySurvey) -> list
     return []
 
 
-BUGS: dict[str, tuple[Any, str, Any]] = {
-    "a blind put": (Changes, "_commit_values", _puts_blindly),
-    "unknown taken for failure": (changes, "commit_settled", _takes_unknown_for_failure),
-    "a watch resumed at now": (StoreEnd, "watch", _watches_from_now),
-    "compaction ignored": (KeyValues, "change_after", _jumps_over_what_is_compacted),
-    "producer ids without compare": (Changes, "reserve_producer_ids", _reserves_without_compare),
-    "an unknown directory deleted": (topics, "set_right", _deletes_the_unknown),
+def _serves_what_is_not_loaded(self: Shards[Any], key: str) -> Any:
+    led = self._led.get(self.index_of(key))
+    if led is None:
+        raise ApiError(ErrorCode.NOT_COORDINATOR, "another broker coordinates it")
+    return led.shard
+
+
+def _does_not_follow_leaders(self: Shards[Any], delta: Delta) -> None:
+    if self.shown is not None and self.shown.id in delta.topics:
+        self._compare()
+
+
+_check_marker = PartitionTransactions.check_marker
+
+
+def _fences_no_marker(self: PartitionTransactions, marker: EndMarker, transaction_version: int) -> bool:
+    return _check_marker(self, marker._replace(coordinator_epoch=NEWEST), transaction_version)
+
+
+Patch = tuple[Any, str, Any]
+
+BUGS: dict[str, tuple[Patch, ...]] = {
+    "a blind put": ((Changes, "_commit_values", _puts_blindly),),
+    "unknown taken for failure": ((changes, "commit_settled", _takes_unknown_for_failure),),
+    "a watch resumed at now": ((StoreEnd, "watch", _watches_from_now),),
+    "compaction ignored": ((KeyValues, "change_after", _jumps_over_what_is_compacted),),
+    "producer ids without compare": ((Changes, "reserve_producer_ids", _reserves_without_compare),),
+    "a shard serves too early": ((Shards, "of", _serves_what_is_not_loaded),),
+    "a shard writes under an old epoch": (
+        (Shards, "follow", _does_not_follow_leaders),
+        (InternalPartition, "_check_epoch", lambda _: None),
+    ),
+    "a marker is not fenced": ((PartitionTransactions, "check_marker", _fences_no_marker),),
+    "an unknown directory deleted": ((topics, "set_right", _deletes_the_unknown),),
 }
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """Brokers that are made meanwhile have this bug."""
+    with ExitStack() as stack:
+        for where, name, what in BUGS[bug]:
+            stack.enter_context(mock.patch.object(where, name, what))
+        yield

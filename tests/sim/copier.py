@@ -10,11 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.history.exactly_once import Fate, Place, Stamp, Work
-from tests.sim.client import Client, Found, Kind, Refused
+from tests.sim.client import Client, Found, Kind, Refused, check
 from tests.sim.invariants import PARTITIONS, Judge
 
+from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from braidmq.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
     TxnOffsetCommitRequest,
@@ -25,6 +31,7 @@ from braidmq.wire.messages.transactions import (
 from braidmq.wire.records import build_batch
 
 IDLE_S = 0.1
+ADD_TRIES = 20
 TRANSACTION_TIMEOUT_MS = 5000
 COPIER = "copier"
 
@@ -38,8 +45,10 @@ class Copier:
         self._life = life
         self._chance = chance
         self._id, self._epoch, self._sequences = -1, -1, [0] * PARTITIONS
+        self._is_old = chance.random() < 0.5
+        """Whether it is a client from before KIP-890: it adds partitions itself, and keeps its epoch."""
 
-    async def work(self, ended: Callable[[], bool]) -> None:
+    async def work(self, ended: Callable[[], bool], hurries: Callable[[], bool]) -> None:
         request = InitProducerIdRequest(
             transactional_id=COPIER, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
@@ -51,7 +60,7 @@ class Copier:
         while not ended():
             index = self._chance.randrange(PARTITIONS)
             page = await self._client.fetch("orders", index, positions[index], committed=False, wait_ms=50)
-            some = page.records[: self._chance.choice((1, 2, 5, 40))]
+            some = page.records[: 100 if hurries() else self._chance.choice((1, 2, 5, 40))]
             if not some:
                 await asyncio.sleep(IDLE_S)
                 continue
@@ -84,8 +93,31 @@ class Copier:
                     rows, base_sequence=self._sequences[target], producer_id=self._id,
                     producer_epoch=self._epoch, transactional=True,
                 )  # fmt: skip
-                await self._client.produce("copies", target, bytes(batch), COPIER)
+                if self._is_old:
+                    await self._add(target)
+                await self._client.produce("copies", target, bytes(batch), COPIER, 11 if self._is_old else 12)
                 self._sequences[target] += len(rows)
+
+    async def _add(self, target: int) -> None:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=COPIER,
+            v3_and_below_producer_id=self._id,
+            v3_and_below_producer_epoch=self._epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="copies", partitions=[target])],
+        )
+        for _ in range(ADD_TRIES):
+            answer = await (await self._coordinator()).call(request, AddPartitionsToTxnResponse, 3)
+            code = answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+            if code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                break
+            await asyncio.sleep(IDLE_S)
+        check(code)
+
+    async def _add_group(self) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=COPIER, producer_id=self._id, producer_epoch=self._epoch, group_id=COPIER
+        )
+        good(await (await self._coordinator()).call(request, AddOffsetsToTxnResponse, 3))
 
     async def _commit_position(self, index: int, offset: int) -> None:
         part = TxnOffsetCommitRequestPartition(
@@ -98,8 +130,10 @@ class Copier:
             producer_epoch=self._epoch,
             topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=[part])],
         )
+        if self._is_old:
+            await self._add_group()
         group = await self._client.to_coordinator(Kind.GROUP, COPIER)
-        answer = await group.call(request, TxnOffsetCommitResponse, 5)
+        answer = await group.call(request, TxnOffsetCommitResponse, 4 if self._is_old else 5)
         code = answer.topics[0].partitions[0].error_code
         if code:
             raise Refused(code)
@@ -111,7 +145,10 @@ class Copier:
             producer_epoch=self._epoch,
             committed=fate is Fate.COMMIT,
         )
-        self._take(good(await (await self._coordinator()).call(request, EndTxnResponse, 5)))
+        version = 4 if self._is_old else 5
+        ended = good(await (await self._coordinator()).call(request, EndTxnResponse, version))
+        if not self._is_old:
+            self._take(ended)
         self._judge.acked += 1
         self._judge.copies.told(work, fate)
 

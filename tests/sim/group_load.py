@@ -265,7 +265,7 @@ class ShareMember:
         settled = {part.partition_index: part.acknowledge_error_code == 0 for part in parts}
         for index, offset in _each(accepted):
             if settled.get(index):
-                self._judge.shares[index].accepted(self._now, offset)
+                self._judge.accepted(self._client.machine, index, self._now, offset)
         self._judge.was_answered(indexes)
         for part in parts:
             self._take(part)
@@ -278,7 +278,9 @@ class ShareMember:
             first, last = acquired.first_offset, acquired.last_offset
             self._given.setdefault(part.partition_index, []).append((first, last))
             for offset in range(first, last + 1):
-                self._judge.delivered(part.partition_index, self._now, offset, acquired.delivery_count)
+                self._judge.delivered(
+                    self._client.machine, part.partition_index, self._now, offset, acquired.delivery_count
+                )
 
 
 def _each(ranges: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int]]:

@@ -50,6 +50,8 @@ class Judge:
         self._deliveries = 0
         self._asked = [0] * PARTITIONS
         """Fetches of the share group without an answer yet, or ever."""
+        self._holders: list[dict[int, str]] = [{} for _ in range(PARTITIONS)]
+        """Who was given a record last."""
         self._counts: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         self.complaints: list[str] = []
         self.acked = 0
@@ -68,9 +70,19 @@ class Judge:
         for index in indexes:
             self._asked[index] -= 1
 
-    def delivered(self, index: int, time: int, offset: int, count: int) -> None:
+    def accepted(self, member: str, index: int, time: int, offset: int) -> None:
+        """An acceptance was confirmed.
+
+        One of a record that others were given since then says nothing: what lies before a group's window is
+        confirmed whoever accepts it, as in Kafka.
+        """
+        if self._holders[index].get(offset) == member:
+            self.shares[index].accepted(time, offset)
+
+    def delivered(self, member: str, index: int, time: int, offset: int, count: int) -> None:
         """A member was given a record, for the `count`th time as the broker says."""
         self._deliveries += 1
+        self._holders[index][offset] = member
         self.shares[index].delivered(time, offset, self._deliveries)
         known = self._counts[index].get(offset, 0) + 1
         self._counts[index][offset] = known

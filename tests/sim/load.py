@@ -38,8 +38,6 @@ class Load:
         self._chance = loop.chance
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: list[Client] = []
-        self.shares = True
-        """Whether there is a share group."""
         self.ending = False
         """Producers make nothing new; the copier goes on."""
         self.ended = False
@@ -55,8 +53,7 @@ class Load:
         self._add("walker", self._walk)
         for number in range(2):
             self._add(f"member-{number}", self._be_member)
-            if self.shares:
-                self._add(f"sharer-{number}", self._be_sharer)
+            self._add(f"sharer-{number}", self._be_sharer)
 
     def start_plain(self) -> None:
         """Those who need no coordinator."""
@@ -200,7 +197,9 @@ class Load:
         while not self.ended:
             life += 1
             try:
-                await Copier(client, self._judge, life, self._chance).work(lambda: self.ended)
+                await Copier(client, self._judge, life, self._chance).work(
+                    lambda: self.ended, lambda: self.ending
+                )
             except Lost:
                 pass
             except Refused as refusal:
@@ -283,7 +282,7 @@ class Load:
                     page = await client.fetch("orders", index, 0, committed=False, wait_ms=0)
                     for group in self._readers:
                         left += page.high_watermark - await client.committed(group, "orders", index)
-                    left += self.shares and sum(
+                    left += sum(
                         not self._judge.shares[index].is_settled(offset)
                         and not self._judge.is_given_up(index, offset)
                         for offset in range(page.high_watermark)
@@ -325,8 +324,7 @@ class Load:
         judge.group.conclude(
             ends, {index: await client.committed(READERS, "orders", index) for index in range(PARTITIONS)}
         )
-        if self.shares:
-            judge.conclude_shares(ends)
+        judge.conclude_shares(ends)
         judge.position_of(WALKER, await client.committed(WALKER, "orders", 0))
         await self._tell_topics(client)
         client.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim import cluster_planted
+from tests.sim.cluster import ClusterSimulation
 from tests.sim.planted import BUGS, planted
 from tests.sim.simulation import Simulation
 
@@ -15,4 +17,13 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     """L6 T2 C6 N4: a broker with this bug does not pass."""
     with planted(bug):
         found = any(Simulation(seed).run().findings for seed in range(SEEDS_MAX))
+    assert found, f"no seed below {SEEDS_MAX} shows {bug}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bug", cluster_planted.BUGS)
+def test_a_bug_planted_into_a_cluster_is_found(bug: str) -> None:
+    """N4 T2 C6: a cluster of three brokers with this bug does not pass."""
+    with cluster_planted.planted(bug):
+        found = any(ClusterSimulation(seed).run().findings for seed in range(SEEDS_MAX))
     assert found, f"no seed below {SEEDS_MAX} shows {bug}"
