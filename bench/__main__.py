@@ -14,13 +14,16 @@ from pathlib import Path
 from rich.console import Console
 
 from . import report
-from .braid import Braid
+from .braid import Braid, Brokers, OtherCheckout
 from .kafka import Kafka, KafkaUnavailableError, java_version, obtain
 from .machine import describe
 from .plan import FULL, QUICK, Load, loads
 from .publish import RESULTS, Subject, publish
 from .run import MEMORY, Make, run
 from .server import end_on_sigterm
+
+STOCK = "librdkafka"
+"""How loads begin that are made by a stock client; the others know a single address."""
 
 
 def main() -> int:
@@ -29,6 +32,8 @@ def main() -> int:
     if options.rounds:
         size = dataclasses.replace(size, rounds=options.rounds)
     chosen = _chosen(loads(size), options.only)
+    if options.brokers:
+        chosen = [load for load in chosen if load.name.startswith(STOCK)]
     if options.list:
         print("\n".join(load.name for load in chosen))
         return 0
@@ -46,6 +51,9 @@ def main() -> int:
     if options.only:
         # The memory after some loads is not that after all of them.
         results.rows = [row for row in results.rows if row.load != MEMORY]
+    if options.other is not None or options.brokers:
+        print(report.comparison(results, Brokers.name if options.brokers else OtherCheckout.name))
+        return 0
     results.stamp(machine | {"rounds": str(size.rounds)})
     report.print_table(results, Console(width=None if sys.stdout.isatty() else 140))
     out = options.out or (RESULTS if len(makes) == 2 and not options.quick else None)
@@ -70,6 +78,15 @@ def _options() -> argparse.Namespace:
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--braid-only", action="store_true", help="measure Braid alone")
     alone.add_argument("--kafka-only", action="store_true", help="measure Kafka alone")
+    alone.add_argument(
+        "--other", type=Path, metavar="DIR", help="compare with the Braid checked out (and built) in DIR"
+    )
+    alone.add_argument(
+        "--brokers",
+        type=int,
+        metavar="N",
+        help="compare with `braid serve --brokers N`; only loads of stock clients, which find leaders",
+    )
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds per server; the median is reported")
     parser.add_argument(
         "--kafka-libs", type=Path, metavar="DIR", help="Kafka's jars; default: downloaded from Maven"
@@ -97,6 +114,10 @@ def _chosen(every: list[Load], patterns: list[str]) -> list[Load]:
 def _servers(options: argparse.Namespace) -> tuple[list[Make], dict[str, str]]:
     makes: list[Make] = []
     versions: dict[str, str] = {}
+    if options.other is not None:
+        return [Braid, lambda directory: OtherCheckout(directory, options.other.resolve())], versions
+    if options.brokers:
+        return [Braid, lambda directory: Brokers(directory, options.brokers)], versions
     if not options.kafka_only:
         makes.append(Braid)
         versions["Braid"] = Braid.version()

@@ -1,11 +1,13 @@
-"""Braid as a server under test: this checkout, its defaults, one process."""
+"""Braid as a server under test: this checkout or another one, its defaults, one process or several."""
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import braidmq
 
@@ -23,10 +25,12 @@ class Braid(Server):
 
     def launch(self) -> None:
         self.address = ("127.0.0.1", free_port())
-        serve = [sys.executable, "-m", "braidmq", "serve"]
+        serve = [sys.executable, "-m", "braidmq", "serve", *self._arguments()]
         command = [*serve, "--data", str(self.directory / "data"), "--listen", self.bootstrap]
         with open(self.directory / "output", "ab") as output:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=output, env=self._environment()
+            )
 
     def wait_ready(self) -> None:
         assert self.process is not None
@@ -41,3 +45,46 @@ class Braid(Server):
 
     def topic_config(self, durability: Durability) -> dict[str, str]:
         return {"flush": "sync" if durability is Durability.SYNCED else "async"}
+
+    def _arguments(self) -> list[str]:
+        return []
+
+    def _environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+class OtherCheckout(Braid):
+    """Braid as it is in another directory, to see what a change costs."""
+
+    name = "other"
+
+    def __init__(self, directory: Path, root: Path) -> None:
+        super().__init__(directory)
+        self._root = root
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self._root / "src")}
+
+
+class Brokers(Braid):
+    """Several brokers of this checkout on this machine; their cost is that of all their processes."""
+
+    name = "brokers"
+    leads_everything = False
+
+    def __init__(self, directory: Path, count: int) -> None:
+        super().__init__(directory)
+        self._count = count
+
+    def _arguments(self) -> list[str]:
+        return ["--brokers", str(self._count)]
+
+    def cpu_seconds(self) -> float:
+        return sum(self.cpu_seconds_of(pid) for pid in self._pids())
+
+    def _status_kb(self, field: str) -> int:
+        return sum(self.status_kb_of(pid, field) for pid in self._pids())
+
+    def _pids(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [self.pid, *map(int, children)]

@@ -70,6 +70,22 @@ def print_table(results: Results, console: Console) -> None:
     console.print(summary(results))
 
 
+def comparison(results: Results, server: str) -> str:
+    """Braid beside another Braid, as a table to read or to paste."""
+    lines = [f"| load | metric | braid | {server} | ratio |", "|---|---|---:|---:|---:|"]
+    for row in results.rows:
+        found = row.ratio_to(server)
+        cells = (
+            row.load,
+            f"{row.metric.name}, {row.metric.unit}",
+            with_span(row, "braid"),
+            with_span(row, server),
+            "-" if found is None else f"{_ratio(found)}x",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def summary(results: Results) -> str:
     rows = judged(results)
     return f"{sum(1 for row in rows if row.hit)} of {len(rows)} targets hit"

@@ -41,8 +41,7 @@ class Row:
     @property
     def ratio(self) -> float | None:
         """Braid's median over Kafka's."""
-        braid, kafka = self.median("braid"), self.median("kafka")
-        return braid / kafka if braid is not None and kafka else None
+        return self.ratio_to("kafka")
 
     @property
     def ratio_span(self) -> tuple[float, float] | None:
@@ -52,6 +51,11 @@ class Row:
             return None
         ratios = [mine / theirs for mine, theirs in zip(braid, kafka, strict=True)]
         return min(ratios), max(ratios)
+
+    def ratio_to(self, server: str) -> float | None:
+        """Braid's median over that of another server than Kafka."""
+        braid, other = self.median("braid"), self.median(server)
+        return braid / other if braid is not None and other else None
 
     def plain(self) -> dict[str, Any]:
         """As the file keeps it, with the digits that mean something."""

@@ -62,7 +62,8 @@ def _warm_round(
 ) -> None:
     with _server(make, scratch) as server:
         server.start()
-        warm_up(server, size.warmup_seconds)
+        if server.leads_everything:
+            warm_up(server, size.warmup_seconds)
         for load in loads:
             _measure(server, load, results, progress)
         peak = {RSS_LOADED: server.rss_peak_mb()}

@@ -35,6 +35,8 @@ class Server(ABC):
     """One kind of server; `start` may be called again after `stop`, on the same directory."""
 
     name: str
+    leads_everything = True
+    """Whether its one address serves every partition."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -94,7 +96,11 @@ class Server(ABC):
         /proc/PID/stat holds the same in ticks of 10 ms, too coarse for a load that takes a second. The
         number of another process's CPU clock is made of its pid, as clock_getcpuclockid(3) does it.
         """
-        return time.clock_gettime(~self.pid << 3 | CPU_CLOCK_OF_PROCESS)
+        return self.cpu_seconds_of(self.pid)
+
+    @staticmethod
+    def cpu_seconds_of(pid: int) -> float:
+        return time.clock_gettime(~pid << 3 | CPU_CLOCK_OF_PROCESS)
 
     def rss_mb(self) -> float:
         return self._status_kb("VmRSS") / 1000
@@ -103,10 +109,14 @@ class Server(ABC):
         return self._status_kb("VmHWM") / 1000
 
     def _status_kb(self, field: str) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+        return self.status_kb_of(self.pid, field)
+
+    @staticmethod
+    def status_kb_of(pid: int, field: str) -> int:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1])
-        raise RuntimeError(f"/proc has no {field} for process {self.pid}")
+        raise RuntimeError(f"/proc has no {field} for process {pid}")
 
     def check_alive(self) -> None:
         if self.process is None or self.process.poll() is not None:

@@ -19,6 +19,7 @@ from braidmq.address import parse_address
 from braidmq.broker.broker import Broker
 from braidmq.config import Config, ConfigError
 from braidmq.faces.kafka.face import KafkaFace
+from braidmq.faces.kafka.name_servers import NameServers
 from braidmq.faces.kafka.session import KafkaSession
 from braidmq.net.connection import Connection
 from braidmq.net.reactor import Reactor
@@ -114,6 +115,9 @@ class Service:
         self._face = KafkaFace(broker)
         self.forwarding: Address | None = None
         """Where clients are served for the whole cluster, if anywhere."""
+        self._name_servers = NameServers(
+            broker.config, network, broker.peers.directory, broker.metadata.image, broker.metadata.feed
+        )
 
     async def listen(self, listen: Address, advertise: Address | None = None) -> Address:
         """Accepts clients, and shows so in the metadata; the address that was bound."""
@@ -122,6 +126,7 @@ class Service:
         self._face.advertise(*told, listening=(host, port))
         self._listen_forwarding()
         await self._broker.metadata.appear(*told)
+        self._name_servers.start(*told)
         return host, port
 
     def _listen_forwarding(self) -> None:
@@ -147,6 +152,7 @@ class Service:
     async def drain(self) -> None:
         """Answers what was asked, and takes nothing more."""
         self._reactor.stop_accepting()
+        await self._name_servers.stop()
         self._face.begin_drain()
         await self._reactor.drain()
 

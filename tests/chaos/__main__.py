@@ -65,6 +65,13 @@ def arguments() -> argparse.Namespace:
         "--exactly-once", action="store_true", help="instead: consume, transform and produce in transactions"
     )
     pipelines.add_argument(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --exactly-once: a cluster of N, one of which is killed at a time (default 1)",
+    )
+    pipelines.add_argument(
         "--spark-kills", type=int, metavar="N", help="instead: kill a Spark driver N times"
     )
     pipelines.add_argument(
@@ -98,7 +105,7 @@ def produce(given: argparse.Namespace, seed: int) -> None:
 
 
 def transform(given: argparse.Namespace, seed: int) -> None:
-    serve = partial(server.kafka, obtain(given.kafka_libs)) if given.kafka else server.braid
+    serve = _serve(given)
     began, total = time.monotonic(), exactly_once.Totals()
     for number in range(given.runs):
         if given.seconds is not None and time.monotonic() - began > given.seconds:
@@ -109,6 +116,12 @@ def transform(given: argparse.Namespace, seed: int) -> None:
         total.add(done)
         sys.stdout.write(f"run {number + 1}, seed {plan.seed}: {done}\n")
     sys.stdout.write(f"{total}\neach message was transformed exactly once\n")
+
+
+def _serve(given: argparse.Namespace) -> exactly_once.Serve:
+    if given.kafka:
+        return partial(server.kafka, obtain(given.kafka_libs))
+    return server.braid if given.brokers == 1 else partial(server.braid_cluster, given.brokers)
 
 
 def stream(given: argparse.Namespace, seed: int) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from bench.kafka import Kafka
 from tests.chaos.kills import kill_and_restart
 
-from braidmq.testing import BrokerProcess
+from braidmq.testing import BrokerProcess, ClusterProcess, cluster
 
 SESSION_MS = 1_500
 HEARTBEAT_MS = 250
@@ -26,6 +26,7 @@ GROUPS = {
     "group.consumer.session.timeout.ms": SESSION_MS,
     "group.consumer.heartbeat.interval.ms": HEARTBEAT_MS,
 }
+OPTIONS: dict[str, object] = {**GROUPS, "log.checkpoint.interval.ms": 300}
 KAFKA_BESIDES = {
     "group.consumer.min.session.timeout.ms": SESSION_MS,
     "group.consumer.min.heartbeat.interval.ms": HEARTBEAT_MS,
@@ -61,6 +62,24 @@ class BraidServer:
         return kill_and_restart(self._process, chance)
 
 
+class BraidCluster:
+    """Several brokers, one of which dies at a time; its supervisor brings it back."""
+
+    def __init__(self, process: ClusterProcess) -> None:
+        self._process = process
+
+    @property
+    def bootstrap(self) -> str:
+        return self._process.bootstrap
+
+    def crash(self, chance: random.Random) -> int:
+        node_id = 1 + chance.randrange(self._process.brokers)
+        pid = self._process.pid_of(node_id)
+        self._process.kill_broker(node_id)
+        self._process.await_broker(node_id, other_than=pid)
+        return 1
+
+
 class KafkaServer(Kafka):
     """Kafka with short time-outs, always at the same address."""
 
@@ -81,13 +100,19 @@ class KafkaServer(Kafka):
 
 
 @contextmanager
+def braid_cluster(brokers: int) -> Iterator[Server]:
+    """Brokers of ours that form a cluster."""
+    with cluster(brokers, **{name.replace(".", "_"): value for name, value in OPTIONS.items()}) as process:
+        yield BraidCluster(process)
+
+
+@contextmanager
 def braid(sabotage: str | None = None) -> Iterator[Server]:
     """A broker of ours; with the name of a sabotage, one that has this bug."""
-    options = {**GROUPS, "log.checkpoint.interval.ms": 300}
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        made = BrokerProcess(Path(directory), options)
+        made = BrokerProcess(Path(directory), OPTIONS)
         if sabotage is not None:
-            made = SabotagedBroker(Path(directory), options)
+            made = SabotagedBroker(Path(directory), OPTIONS)
             made.sabotage = sabotage
         with made as process:
             yield BraidServer(process)

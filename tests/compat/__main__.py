@@ -2,7 +2,9 @@
 
 The second run checks the tests: what they ask of Braid is what Kafka does. If Kafka's jars cannot be
 downloaded, that run and the Java client are skipped with a message. Spark applications run on this machine
-and on a standalone master with two workers. Another step opens 10,000 idle connections.
+and on a standalone master with two workers. Other steps run the same tests against a cluster of three
+brokers, open 10,000 idle connections, and check the metadata store against an installed etcd (BRAID_ETCD, or
+on PATH).
 
 The Spark tests run again on the oldest pyspark that pyproject.toml allows, in an environment of its own
 (.venv-oldest), together with tests of the lake in Delta and Iceberg format.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from tests.compat import lake_jars, oldest_pyspark
 
 ROOT = Path(__file__).parents[2]
 IDLE_CONNECTIONS = 10_000
+CLUSTER_BROKERS = 3
 SPARK = {"BRAID_COMPAT_SPARK": "1"}
 
 
@@ -35,6 +39,21 @@ def pytest(*arguments: str, python: str | Path = sys.executable, **environment: 
 def against_braid(libs: Path | None) -> bool:
     say("stock clients against Braid")
     return pytest("tests/compat", BRAID_COMPAT_STEPS="all", **SPARK, **java_client(jars_of_kafka(libs)))
+
+
+def against_cluster(libs: Path | None) -> bool:
+    say(f"the same tests against {CLUSTER_BROKERS} brokers")
+    jars = java_client(jars_of_kafka(libs))
+    return pytest("tests/compat", BRAID_COMPAT_BROKERS=str(CLUSTER_BROKERS), **SPARK, **jars)
+
+
+def installed_etcd() -> bool:
+    found = os.environ.get("BRAID_ETCD") or shutil.which("etcd")
+    if found is None:
+        say("without an installed etcd: BRAID_ETCD names none, and there is none on PATH")
+        return True
+    say(f"the metadata store on {found}")
+    return pytest("tests/conformance", BRAID_ETCD=found)
 
 
 def idle_connections() -> bool:
@@ -92,11 +111,13 @@ def main() -> int:
     parser.add_argument(
         "--lake-libs", type=Path, metavar="DIR", help="jars in DIR/delta and DIR/iceberg; default: from Maven"
     )
-    names = ("braid", "idle", "kafka", "oldest-pyspark", "lake")
+    names = ("braid", "cluster", "etcd", "idle", "kafka", "oldest-pyspark", "lake")
     parser.add_argument("--only", action="append", choices=names, help="only this step; may repeat")
     given = parser.parse_args()
     steps: tuple[Callable[[], bool], ...] = (
         partial(against_braid, given.kafka_libs),
+        partial(against_cluster, given.kafka_libs),
+        installed_etcd,
         idle_connections,
         partial(against_kafka, given.kafka_libs),
         on_the_oldest_pyspark,

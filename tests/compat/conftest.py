@@ -1,4 +1,5 @@
-"""The server under test: a Braid broker of our own, or any Kafka named by BRAID_COMPAT_BOOTSTRAP.
+"""The server under test: a broker of our own, a cluster of them (BRAID_COMPAT_BROKERS), or any Kafka named by
+BRAID_COMPAT_BOOTSTRAP.
 
 The suite speaks only through stock clients, so it says the same thing of every server; `scripts/compat` runs
 it against Apache Kafka as well, which proves that the tests demand what Kafka does, not what we imagine.
@@ -11,6 +12,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.compat import confluent_calls
@@ -22,6 +24,7 @@ with warnings.catch_warnings():
 
 STREAMS_SESSION_MS = 6_000
 FOREIGN_SERVER = "BRAID_COMPAT_BOOTSTRAP"
+BROKERS = "BRAID_COMPAT_BROKERS"
 SHORT_SESSIONS = {
     "group_min_session_timeout_ms": 1_000,
     "group_initial_rebalance_delay_ms": 300,
@@ -41,7 +44,9 @@ def bootstrap() -> Iterator[str]:
         return
     from braidmq import testing
 
-    with testing.broker(**SHORT_SESSIONS) as server:
+    brokers = int(os.environ.get(BROKERS, "1"))
+    made = testing.broker if brokers == 1 else partial(testing.cluster, brokers)
+    with made(**SHORT_SESSIONS) as server:
         yield server.bootstrap
 
 

@@ -114,7 +114,7 @@ def test_a_member_killed_under_load_loses_nothing_that_was_answered(tmp_path: Pa
             await take(watch, 20)
             cluster.kill(0)
             await asyncio.gather(*writing)
-            assert Unknown in outcomes.values()
+            assert not all(isinstance(outcome, int) for outcome in outcomes.values())
             cluster.start(0)
             found = await eventually(store)
             for key, outcome in outcomes.items():

@@ -45,6 +45,7 @@ class Victim:
         self._witness = witness
         self._said_before = 0
         self._well = True
+        self._peak_before = 0
         assert calls.create_topic(witness, self.topic)[0] == 0
 
     def prepare(self) -> None:
@@ -53,6 +54,7 @@ class Victim:
             self._witness.reopen()
         if self.process is not None:
             forget_peak(self.process.pid)
+            self._peak_before = peak_bytes(self.process.pid)
             self._said_before = len(self.process.stderr)
         self._use(self._witness)
 
@@ -68,6 +70,11 @@ class Victim:
         with Connection(self.bootstrap) as fresh:
             self._use(fresh)
         self._well = True
+
+    @property
+    def growth_bytes(self) -> int:
+        """By how much the attack has raised the most memory held; earlier attacks do not count."""
+        return 0 if self.process is None else peak_bytes(self.process.pid) - self._peak_before
 
     def _use(self, connection: Connection) -> None:
         value = uuid.uuid4().bytes

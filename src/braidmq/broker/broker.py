@@ -36,6 +36,7 @@ from braidmq.broker.replica import Replica
 from braidmq.broker.shards import Shards
 from braidmq.broker.share_coordinator import ShareCoordinator
 from braidmq.broker.share_delivery import ShareDelivery
+from braidmq.broker.share_expiry import expire_share_groups
 from braidmq.broker.share_persister import SharePersister
 from braidmq.broker.topic import INTERNAL_TOPICS, Topic
 from braidmq.broker.topics import Topics
@@ -45,7 +46,6 @@ from braidmq.broker.txn_questions import TxnQuestions
 from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
 from braidmq.group.settings import GroupSettings, MigrationPolicy
-from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
@@ -211,12 +211,9 @@ class Broker:
         if self.in_cluster:
             return  # groups are known from what their coordinators have written
         await self.share_state.loaded()
-        for group_id in self._groups_with_share_state():
+        for group_id in self.share_persister.groups_kept_here():
             # Before coordinators wrote down which share groups there are, only their state said so.
             (await self.groups.reach(group_id)).groups.add_share(group_id)
-
-    def _groups_with_share_state(self) -> dict[str, None]:
-        return {key.group_id: None for shard in self.share_state for key in shard}
 
     def _load_metadata(self) -> None:
         """Takes what the image shows, and follows it from here on; nothing is awaited in between."""
@@ -346,18 +343,7 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.groups.expire()
-        reading = self._groups_with_share_state()
-        for group in list(self.groups.all_groups()):
-            if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:
-                await self._expire_share_group(group)
-
-    async def _expire_share_group(self, group: ShareGroup) -> None:
-        """Deletes a group without members, unless some broker keeps delivery state for it."""
-        try:
-            if not await self.share_persister.of_group(group.group_id) and not group.members:
-                await self.groups.of(group.group_id).delete_group(group.group_id)
-        except ApiError as error:
-            log.info("group %s is kept for now: %s", group.group_id, error)
+        await expire_share_groups(self.groups, self.share_persister)
 
     async def delete_records(self, partition: Replica, before_offset: int) -> int:
         """Moves the start of a partition's log for good; the new start."""

@@ -22,6 +22,7 @@ from braidmq.address import AddressError
 from braidmq.broker.topic_directories import holds_topics
 from braidmq.cluster import records
 from braidmq.cluster.changes import Changes
+from braidmq.cluster.controller import Controller
 from braidmq.cluster.file_store import FILE_NAME, FileStore
 from braidmq.cluster.image import Image
 from braidmq.cluster.image_feed import ImageFeed
@@ -63,6 +64,8 @@ class Joining:
     """The machine, for placement; None for its own name."""
     replace: bool = False
     """Whether this data directory takes the place of another one of the same node id."""
+    compacts: bool = False
+    """Whether the controller compacts the store's history."""
 
 
 ALONE = Joining()
@@ -85,6 +88,7 @@ def joining(config: Config) -> Joining:
         rack=config.rack or None,
         host=config.host_name or None,
         replace=config.replace,
+        compacts=config.etcd_compact and getattr(store, "kind", "") == "etcd",
     )
 
 
@@ -112,6 +116,8 @@ class Metadata:
         self._run = new_uuid().hex()
         self._writer = Writer(f"{node_id}/{self._run}")
         self._membership: Membership | None = None
+        self.controller: Controller | None = None
+        """Campaigns for this broker once it has appeared; a broker alone needs none."""
         self._own: FileStore | None = None
         if how.store is not None:
             self.store = how.store
@@ -157,8 +163,21 @@ class Metadata:
     async def appear(self, host: str, port: int) -> None:
         """Shows where clients are accepted."""
         await self.membership.appear((Listener("kafka", host, port),))
+        if self.shared:
+            self.controller = Controller(
+                self.store,
+                self.feed,
+                self.node_id,
+                self.membership,
+                self._writer,
+                self._host.clock,
+                self._how.compacts,
+            )
+            self.controller.start()
 
     async def close(self) -> None:
+        if self.controller is not None:
+            await self.controller.stop()
         if self._membership is not None:
             await self._membership.leave()
         await self.feed.stop()
@@ -205,6 +224,7 @@ class Metadata:
             former_run=None if kept is None else kept.run,
             boot_id=host.boot_id,
             cluster_id=None if kept is None else kept.cluster_id,
+            shared=self.shared,
         )
         write_node_file(host.disk, self._data, mine)
         await self._join_as(mine, start, kept)

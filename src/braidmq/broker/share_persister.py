@@ -183,6 +183,10 @@ class SharePersister:
                 found.update(await self.remote.of_group(node_id, group_id))
         return found
 
+    def groups_kept_here(self) -> dict[str, None]:
+        """Groups of which this broker keeps some state."""
+        return {key.group_id: None for shard in self._shards for key in shard}
+
     # -- deleted topics -------------------------------------------------------------------------
 
     def follow(self, delta: Delta) -> None:

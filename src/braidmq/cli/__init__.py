@@ -1,7 +1,7 @@
 """The `braid` command.
 
-`braid serve` and `braid --version` run without the terminal libraries: a broker does not need them, and its
-start-up time and memory matter. Every other command is in `app`, with one module per noun.
+`braid serve`, `braid nameserver` and `braid --version` run without the terminal libraries: a broker does not
+need them, and its start-up time and memory matter. Every other command is in `app`, with one module per noun.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from braidmq.cli import serve
 
         return serve.main(arguments[1:])
+    if arguments[:1] == ["nameserver"]:
+        from braidmq.cli import nameserver
+
+        return nameserver.main(arguments[1:])
     if arguments in (["--version"], ["-V"]):
         from braidmq import __version__
 

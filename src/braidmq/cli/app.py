@@ -16,15 +16,15 @@ from typer.core import TyperGroup
 
 from braidmq import __version__
 from braidmq.address import AddressError
-from braidmq.cli import config, doctor, group, lake, perf, pipeline, send, tail, topic, txn
+from braidmq.cli import cluster, config, doctor, group, lake, perf, pipeline, send, tail, topic, txn
 from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import ConfigError
 from braidmq.wire.errors import ApiError
 
 ORDER = (
-    *("serve", "config", "topic", "send", "produce", "tail", "consume"),
-    *("group", "txn", "pipeline", "lake", "doctor", "perf"),
+    *("serve", "nameserver", "config", "topic", "send", "produce", "tail", "consume"),
+    *("group", "txn", "pipeline", "lake", "cluster", "doctor", "perf"),
 )
 # Typer brings a click of its own in newer releases; through its public names we get the one it raises.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -73,6 +73,14 @@ def _serve(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> N
     raise typer.Exit(serve.main(arguments or []))
 
 
+@app.command("nameserver", context_settings={"ignore_unknown_options": True}, rich_help_panel=RUN)
+def _nameserver(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Run a name server, or read and change its configuration (braid nameserver --help)."""
+    from braidmq.cli import nameserver
+
+    raise typer.Exit(nameserver.main(arguments or []))
+
+
 command(app, "config", examples=config.EXAMPLES, panel=RUN)(config.show)
 app.add_typer(topic.app, name="topic", rich_help_panel=MESSAGES)
 command(app, "send", examples=send.EXAMPLES, panel=MESSAGES)(send.send)
@@ -83,6 +91,7 @@ app.add_typer(group.app, name="group", rich_help_panel=GROUPS)
 app.add_typer(txn.app, name="txn", rich_help_panel=GROUPS)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=SPARK)
 app.add_typer(lake.app, name="lake", rich_help_panel=SPARK)
+app.add_typer(cluster.app, name="cluster", rich_help_panel=DIAGNOSE)
 command(app, "doctor", examples=doctor.EXAMPLES, panel=DIAGNOSE)(doctor.doctor)
 app.add_typer(perf.app, name="perf", rich_help_panel=DIAGNOSE)
 

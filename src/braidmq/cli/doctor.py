@@ -7,17 +7,19 @@ It reads every segment, index, checkpoint and snapshot, and the metadata store, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from braidmq.cli.cluster_transfer import TokenFile
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.options import Yes, confirm
 from braidmq.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
+    from braidmq.cluster.node_file import NodeFile
     from braidmq.log.doctor import Finding
     from braidmq.platform.lock import DirectoryLock
 
@@ -28,6 +30,7 @@ EXAMPLES = (
     "braid doctor braid-data",
     "braid doctor braid-data --repair",
     "braid doctor braid-data --adopt orders",
+    "braid doctor braid-data --store etcd://etcd1:2379",
 )
 
 
@@ -60,6 +63,13 @@ def doctor(
     adopt_as: Annotated[
         str | None, typer.Option("--adopt-as", metavar="NAME", help="With --adopt: use another name.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", help="The metadata store of the cluster that the directory belongs to."
+        ),
+    ] = None,
+    token_file: TokenFile = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,30 +78,78 @@ def doctor(
     Directories of topics that are missing from the metadata are kept and reported; --adopt brings them back.
     --repair and --replace ask first.
 
+    The directory of a broker in a cluster is compared with the metadata if --store says where that is; other
+    brokers that are down, clocks that differ and dangerous versions of etcd are reported as warnings.
+
     Exit code 0: nothing is wrong, or all of it was repaired. 1: something is still damaged.
     """
-    from braidmq.cli.doctor_metadata import adopt as bring_back
-    from braidmq.cli.doctor_metadata import examine_directories, examine_store
-
     lock = _lock(directory)
     try:
         if repair or (adopt and replace):
             confirm(yes, f"Change files in {directory}? Copy the directory first if you can.")
-        reports = [Report(".", *examine_store(directory, repair, adopting=bool(adopt)))]
-        deeds = bring_back(directory, adopt, adopt_as, replace) if adopt else []
-        unknown = [] if reports[0].left else examine_directories(directory)
-        reports.append(Report("topics", unknown, deeds, unknown))
+        found = _examine_shared(directory, store, token_file, bool(adopt))
+        reports = found.reports or _examine_own(directory, repair, adopt, adopt_as, replace)
         partitions = _partitions(directory)
         for path in _with_progress(partitions, "repairing" if repair else "verifying", as_json):
             reports.append(_examine_partition(directory, path, repair))
     finally:
         lock.release()
     if as_json:
-        print_json(_as_json(directory, len(partitions), reports))
+        print_json({**_as_json(directory, len(partitions), reports), **found.for_json()})
     else:
+        for line in found.lines():
+            print(line)
         _print(len(partitions), reports, repair)
     if any(report.left for report in reports):
         raise typer.Exit(EXIT_DAMAGED)
+
+
+class Shared(NamedTuple):
+    """What was found about the cluster that a directory belongs to; nothing if it has its own store."""
+
+    reports: list[Report]
+    node: NodeFile | None = None
+    warnings: Sequence[str] = ()
+
+    def for_json(self) -> dict[str, Any]:
+        if self.node is None:
+            return {}
+        belongs = {"name": self.node.cluster_name, "id": self.node.cluster_id, "node": self.node.node_id}
+        return {"cluster": belongs, "warnings": list(self.warnings)}
+
+    def lines(self) -> Iterator[str]:
+        if self.node is not None:
+            yield f"node {self.node.node_id} of cluster {self.node.cluster_name}, id {self.node.cluster_id}"
+        yield from (f"warning: {warning}" for warning in self.warnings)
+
+
+def _examine_shared(directory: Path, store: str | None, token_file: Path | None, adopting: bool) -> Shared:
+    from braidmq.cli import doctor_cluster
+
+    node = doctor_cluster.shared_node(directory)
+    if node is None:
+        if store is not None:
+            raise UserMistake(f"{directory} has metadata of its own; --store is for a broker of a cluster")
+        return Shared([])
+    if adopting:
+        raise UserMistake("--adopt needs metadata of one's own; this directory belongs to a cluster")
+    if store is None:
+        hint = "the metadata is in the cluster's store; --store URL compares this directory with it"
+        return Shared([Report(".", [], [], [])], node, [hint])
+    check = doctor_cluster.examine(directory, node, store, token_file)
+    return Shared([Report("topics", check.findings, [], check.findings)], node, check.warnings)
+
+
+def _examine_own(
+    directory: Path, repair: bool, adopt: list[str] | None, adopt_as: str | None, replace: bool
+) -> list[Report]:
+    from braidmq.cli.doctor_metadata import adopt as bring_back
+    from braidmq.cli.doctor_metadata import examine_directories, examine_store
+
+    reports = [Report(".", *examine_store(directory, repair, adopting=bool(adopt)))]
+    deeds = bring_back(directory, adopt, adopt_as, replace) if adopt else []
+    unknown = [] if reports[0].left else examine_directories(directory)
+    return [*reports, Report("topics", unknown, deeds, unknown)]
 
 
 def _lock(directory: Path) -> DirectoryLock:

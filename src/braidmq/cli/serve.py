@@ -1,4 +1,4 @@
-"""`braid serve`: a broker in the foreground, until SIGTERM or Ctrl-C.
+"""`braid serve`: a broker in the foreground, or several with a supervisor, until SIGTERM or Ctrl-C.
 
 Uses argparse only; the package's docstring says why. A mistake of the user (a misspelt option, a port in use,
 a directory that another broker holds) is one line on stderr and exit code 2.
@@ -7,6 +7,7 @@ a directory that another broker holds) is one line on stderr and exit code 2.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import difflib
 import errno
 import logging
@@ -15,11 +16,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from braidmq.address import Address, AddressError, parse_address
+from braidmq.address import PORT_MAX, Address, AddressError, parse_address
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import Config, ConfigError, configure, gather
 
@@ -30,9 +31,16 @@ examples:
   braid serve -o retention.ms=3600000 -o flush=async  options by name; `braid config` explains them all
   braid serve --config braid.toml                     the same options from a file
   BRAID_NUM_PARTITIONS=8 braid serve                  or from the environment
+  braid serve --brokers auto                          a broker for each core, on ports 9092, 9093, …
+  braid serve --store etcd://10.0.0.1,10.0.0.2,10.0.0.3 --node-id 2    one broker of a cluster
+  braid serve --join 10.0.0.1:9092 --node-id 3        another, which asks the first for the store
 
 It prints one line on stdout once clients can connect: ready HOST:PORT node=ID data=DIR
+With --brokers N, once all of them accept clients:     ready HOST:PORT brokers=N data=DIR
 """
+
+
+BROKERS_MAX = 256
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,11 +51,35 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str]) -> int:
     try:
         asked = _parse(arguments)
+        start_logging(asked.log_level, asked.log_prefix)
+        asked.option += _shortcuts(asked)
         config = configure(gather(asked.config, asked.option))
+        if asked.brokers is not None:
+            return _supervise(asked, config)
         return _serve(asked, config)
     except (UserMistake, ConfigError, AddressError) as mistake:
-        print(f"braid serve: {mistake}", file=sys.stderr)
+        print(f"{_prefix(arguments)}braid serve: {mistake}", file=sys.stderr)
         return 2
+
+
+def start_logging(level: str, prefix: str = "") -> None:
+    """To stderr, every line with the prefix."""
+    before = f"{prefix.replace('%', '%%')} " if prefix else ""
+    logging.basicConfig(
+        level=level.upper(), format=f"{before}%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _prefix(arguments: Sequence[str]) -> str:
+    """Of messages that are no log lines; looked up in the words, as they may be what is wrong."""
+    at = arguments.index("--log-prefix") + 1 if "--log-prefix" in arguments else len(arguments)
+    return f"{arguments[at]} " if at < len(arguments) else ""
+
+
+def _shortcuts(asked: argparse.Namespace) -> list[str]:
+    """Options of the broker that have a flag of their own."""
+    given = {"node.id": asked.node_id, "store": asked.store, "store.token.file": asked.store_token_file}
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -76,6 +108,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="HOST:PORT",
         help="address for clients, if it differs from --listen (NAT, containers, 0.0.0.0)",
     )
+    _add_cluster_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="read broker options from a file")
     parser.add_argument(
         "-o",
@@ -98,6 +131,30 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
+def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--brokers",
+        metavar="N|auto",
+        help="run N brokers on this machine, on ports PORT to PORT+N-1; auto: one for each core",
+    )
+    parser.add_argument(
+        "--node-id", metavar="N", help="this broker's number, or the first one's (default: 1)"
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="where the cluster keeps its metadata: file (this broker alone), unix:PATH, braid://HOST:PORT,"
+        " etcd://HOST:PORT,… (default: file)",
+    )
+    parser.add_argument("--store-token-file", metavar="FILE", help="token for a store at braid://…")
+    parser.add_argument(
+        "--join",
+        metavar="HOST:PORT",
+        help="a running broker or name server of the cluster: it is asked for the store",
+    )
+    parser.add_argument("--log-prefix", default="", help=argparse.SUPPRESS)
+
+
 def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
     if not word.startswith("-"):
         return f"does not take {word!r}; options are set with -o NAME=VALUE"
@@ -107,32 +164,110 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _serve(asked: argparse.Namespace, config: Config) -> int:
-    from braidmq.cluster.membership import JoinRefused
-    from braidmq.cluster.metadata_store import StoreCorrupt
-    from braidmq.log.segment import DamagedSegment
     from braidmq.serve import run
 
-    logging.basicConfig(
-        level=asked.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     listen = parse_address(asked.listen)
     advertise = parse_address(asked.advertise) if asked.advertise else None
     if asked.stop_on_eof:
-        threading.Thread(target=_stop_when_stdin_ends, daemon=True).start()
+        stop_on_eof()
+    # Brokers with a store elsewhere may well share a directory: their supervisor's.
+    alone = config.given.get("store", "file") == "file"
+    data = _own_directory(asked.data) if alone else asked.data
+    return _explained(asked, data, lambda: run(config, data, listen, advertise, announce))
+
+
+def _explained(asked: argparse.Namespace, data: Path, serve: Callable[[], None]) -> int:
+    """Runs until stopped; what keeps it from starting is one line."""
+    from braidmq.cluster.membership import JoinRefused
+    from braidmq.cluster.metadata_store import StoreCorrupt, StoreError
+    from braidmq.log.segment import DamagedSegment
+
     try:
-        run(config, asked.data, listen, advertise, _announce)
+        serve()
     except OSError as error:
-        raise UserMistake(_explain(error, listen, asked.data)) from None
+        raise UserMistake(explain(error, parse_address(asked.listen), data)) from None
     except JoinRefused as refused:
-        raise UserMistake(f"{asked.data}: {refused}") from None
+        raise UserMistake(f"{data}: {refused}") from None
     except (StoreCorrupt, DamagedSegment) as damage:
-        print(f"braid serve: {asked.data}: {damage}", file=sys.stderr)
+        print(f"{_prefixed(asked)}braid serve: {data}: {damage}", file=sys.stderr)
+        return 1
+    except StoreError as error:
+        print(f"{_prefixed(asked)}braid serve: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _announce(line: str) -> None:
+def _prefixed(asked: argparse.Namespace) -> str:
+    return f"{asked.log_prefix} " if asked.log_prefix else ""
+
+
+def _own_directory(data: Path) -> Path:
+    """The data directory of a single broker: that of the first one where several have shared it."""
+    if not (data / "cluster").is_dir():
+        return data
+    from braidmq.cluster.membership import JoinRefused
+    from braidmq.cluster.shared_directory import SharedDirectory
+    from braidmq.platform.clock import SystemClock
+    from braidmq.platform.disk import RealDisk
+
+    try:
+        return asyncio.run(SharedDirectory(data, RealDisk(), SystemClock()).give_back())
+    except (JoinRefused, OSError) as refused:
+        raise UserMistake(f"{data}: {refused}") from None
+
+
+def _supervise(asked: argparse.Namespace, config: Config) -> int:
+    from braidmq import supervise
+
+    plan = supervise.Plan(
+        brokers=_count(asked.brokers),
+        first_id=config.node_id,
+        data=asked.data,
+        listen=parse_address(asked.listen),
+        advertise=parse_address(asked.advertise) if asked.advertise else None,
+        cluster_name=config.cluster_name,
+        arguments=_for_each_broker(asked),
+        stop_on_eof=asked.stop_on_eof,
+    )
+    last = plan.listen.port + plan.brokers - 1
+    if plan.listen.port and last > PORT_MAX:
+        raise UserMistake(f"--listen {plan.listen} with {plan.brokers} brokers: there is no port {last}")
+    if asked.stop_on_eof:
+        stop_on_eof()
+    try:
+        return _explained(asked, asked.data, lambda: supervise.run(plan, announce))
+    except supervise.CannotStart as refused:
+        print(f"braid serve: {refused}", file=sys.stderr)
+        return refused.code
+
+
+def _count(text: str) -> int:
+    from braidmq.platform.processes import usable_cores
+
+    if text == "auto":
+        return usable_cores()
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= BROKERS_MAX):
+        raise UserMistake(f"--brokers {text}: write a number from 1 to {BROKERS_MAX}, or auto")
+    return int(text)
+
+
+def _for_each_broker(asked: argparse.Namespace) -> tuple[str, ...]:
+    words = ["--log-level", asked.log_level]
+    if asked.config is not None:
+        words += ["--config", str(asked.config.absolute())]
+    for option in asked.option:
+        if option.partition("=")[0].strip() != "node.id":
+            words += ["-o", option]
+    return tuple(words)
+
+
+def announce(line: str) -> None:
     print(line, flush=True)
+
+
+def stop_on_eof() -> None:
+    """Stops this process as by SIGTERM when its stdin ends."""
+    threading.Thread(target=_stop_when_stdin_ends, daemon=True).start()
 
 
 def _stop_when_stdin_ends() -> None:
@@ -142,7 +277,7 @@ def _stop_when_stdin_ends() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _explain(error: OSError, listen: Address, data: Path) -> str:
+def explain(error: OSError, listen: Address, data: Path) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{listen} is in use by another program; choose another with --listen HOST:PORT"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):

@@ -17,7 +17,7 @@ from braidmq.client.errors import AuthenticationFailed, ClientError, TimedOut, U
 from braidmq.client.sasl import SaslFailed, exchange
 from braidmq.client.security import Credentials, Security, tls_context
 from braidmq.wire import header, schema
-from braidmq.wire.api import Api, flexible_from
+from braidmq.wire.api import PRIVATE_FROM, Api, flexible_from
 from braidmq.wire.errors import ErrorCode, ProtocolError
 from braidmq.wire.messages.sasl import (
     SaslAuthenticateRequest,
@@ -92,7 +92,9 @@ class Connection:
     def version(self, request: type[Message], newest: int | None = None) -> int:
         """The newest version of a request both sides speak, at most `newest`."""
         ours_oldest, ours_newest = request.versions
-        theirs_oldest, theirs_newest = self._versions.get(request.api, (0, -1))
+        # Nobody advertises verbs of Braid's own; one that does not know them closes the connection.
+        unknown = request.versions if request.api >= PRIVATE_FROM else (0, -1)
+        theirs_oldest, theirs_newest = self._versions.get(request.api, unknown)
         best = min(ours_newest, theirs_newest, ours_newest if newest is None else newest)
         if best < max(ours_oldest, theirs_oldest):
             raise ClientError(f"{self.address} does not serve a version of {request.api.name} that we know")

@@ -132,8 +132,9 @@ class Changes:
         named = TopicName(topic_id=topic_id.hex())
         puts = {records.topic_key(topic_id): meta, records.name_key(name): named}
         deletes = [] if replaced is None else [records.topic_key(replaced.id)]
-        # Now: whoever takes the name while the partitions are written was faster.
-        seen = self._see((*puts, *deletes))
+        # Now: another broker that takes the name while the partitions are written was faster, and so was a
+        # controller that has swept them away and left the record of a deletion (`decisions.py`).
+        seen = self._see((*puts, *deletes, records.deleted_key(topic_id)))
         await self._put_partitions(topic_id, 0, replicas)
         await self._commit(puts, deletes, seen)
 

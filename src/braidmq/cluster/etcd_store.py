@@ -81,6 +81,8 @@ log = logging.getLogger("braid.store")
 class EtcdStore:
     """A metadata store under a prefix of an etcd cluster. `start` it before use; `close` it at the end."""
 
+    kind = "etcd"
+
     def __init__(self, address: EtcdAddress) -> None:
         self.address = address
         self._root = address.prefix.encode()

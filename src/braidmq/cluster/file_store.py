@@ -47,6 +47,8 @@ ended."""
 class FileStore(KvStore):
     """Keys and values in a file of `directory`. Every change is on disk when its commit answers."""
 
+    kind = "file"
+
     def __init__(self, disk: Disk, directory: Path, clock: Clock, run: Run = asyncio.to_thread) -> None:
         super().__init__(clock)
         self._disk = disk

@@ -209,6 +209,12 @@ class Image:
         return self._of_kind(records.CONTROLLER, Controller)
 
     @property
+    def tick(self) -> int:
+        """The newest count of the controller's tick."""
+        held = self._of_kind(records.TICK, Tick)
+        return 0 if held is None else held.record.count
+
+    @property
     def cluster_id(self) -> str | None:
         held = self._of_kind(records.CLUSTER_ID, ClusterId)
         return None if held is None else held.record.id
@@ -261,7 +267,17 @@ class Image:
         for topic_id, indexes in self._indexes.items():
             topic = self.topics.get(topic_id)
             count = 0 if topic is None else len(topic.partitions)
+            if len(indexes) <= count and max(indexes) < count:
+                continue
             yield from (PartitionId(topic_id, index) for index in sorted(indexes) if index >= count)
+
+    def loads(self) -> dict[int, tuple[int, int]]:
+        """How many partitions each broker leads and holds; under -1 those that nobody leads."""
+        return {
+            node_id: (load.leaders, load.replicas)
+            for node_id, load in self._loads.items()
+            if load.leaders or load.replicas
+        }
 
     def candidates(self, asked: int | None = None) -> list[Candidate]:
         """The brokers that may take partitions, with what they hold.

@@ -88,6 +88,8 @@ class _Waiting:
 class KvStore:
     """A metadata store in this process. `start` it before use; `close` it at the end."""
 
+    kind = "memory"
+
     def __init__(self, clock: Clock, kv: KeyValues | None = None) -> None:
         self._clock = clock
         self._kv = KeyValues() if kv is None else kv

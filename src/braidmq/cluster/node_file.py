@@ -33,6 +33,8 @@ class NodeFile:
     """Of the machine, when the broker was started."""
     cluster_id: str | None
     """None until the broker has joined."""
+    shared: bool = False
+    """Whether the metadata is in a store that brokers share, and not in this directory."""
 
 
 def read_node_file(disk: Disk, directory: Path) -> NodeFile | None:

@@ -77,6 +77,8 @@ log = logging.getLogger("braid.store")
 class ServedStore:
     """A store at `unix:PATH` or `HOST:PORT`. `start` it before use; `close` it at the end."""
 
+    kind = "served"
+
     def __init__(self, address: str, token: bytes | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._address = address
         self._token = token

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from braidmq.cluster.metadata_store import (
@@ -100,8 +100,13 @@ def _put(line: str) -> Put:
     return Put(string(key), to_bytes(value))
 
 
-async def import_puts(store: MetadataStore, puts: list[Put]) -> int:
-    """Writes what an export holds into an empty store; the revision it is complete at."""
+async def import_puts(
+    store: MetadataStore, puts: list[Put], on_written: Callable[[int], None] | None = None
+) -> int:
+    """Writes what an export holds into an empty store; the revision it is complete at.
+
+    `on_written` gets the number of keys that are written so far.
+    """
     if any(put.key == MARKER for put in puts):
         raise BadExport(f"an export with the key {MARKER}")
     found = await store.snapshot("")
@@ -111,8 +116,12 @@ async def import_puts(store: MetadataStore, puts: list[Put]) -> int:
         raise Refused(f"the store is not empty: it holds {what}; import into an empty one")
     try:
         mark = await store.commit([absent(MARKER)], [Put(MARKER, b"")])
+        written_keys = 0
         for chunk in _chunks(puts):
             await store.commit([ModRevision(MARKER, mark), *(absent(put.key) for put in chunk)], chunk)
+            written_keys += len(chunk)
+            if on_written is not None:
+                on_written(written_keys)
         revision = await store.commit([ModRevision(MARKER, mark)], deletes=[MARKER])
     except Conflict:
         raise Refused("somebody else writes to this store; import into one that nobody uses") from None

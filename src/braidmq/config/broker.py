@@ -21,6 +21,15 @@ def _why_no_address(text: str) -> str | None:
     return None
 
 
+def _why_no_addresses(addresses: tuple[str, ...]) -> str | None:
+    for text in addresses:
+        try:
+            parse_address(text)
+        except AddressError as error:
+            return str(error)
+    return None
+
+
 BROKER: tuple[Option, ...] = (
     Option("node.id", OptionType.INT, 1, "This broker's number; unique in a cluster.", low=0, high=2**31 - 1),
     Option(
@@ -46,6 +55,14 @@ BROKER: tuple[Option, ...] = (
         "The address that clients of forward.listen are sent to, if it is another one.",
         form="HOST:PORT, or empty for the one that is bound",
         check=_why_no_address,
+    ),
+    Option(
+        "nameservers",
+        OptionType.LIST,
+        (),
+        "Name servers that this broker registers with, all of them; clients may bootstrap from any.",
+        form="HOST:PORT, with commas between them",
+        check=_why_no_addresses,
     ),
     Option(
         "auto.create.topics.enable",

@@ -58,4 +58,10 @@ CLUSTER: tuple[Option, ...] = (
         low=50,
         high=200_000,
     ),
+    Option(
+        "etcd.compact",
+        OptionType.BOOL,
+        True,
+        "Let the controller compact etcd's history after an hour; turn off where others share the etcd.",
+    ),
 )

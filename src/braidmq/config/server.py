@@ -54,6 +54,7 @@ GROUP: tuple[Option, ...] = tuple(
 DYNAMIC: frozenset[str] = frozenset(
     (
         *(option.name for option in TOPIC),
+        "nameservers",
         "auto.create.topics.enable",
         "num.partitions",
         "partitions.max",
@@ -78,8 +79,8 @@ DYNAMIC: frozenset[str] = frozenset(
         *(f"group.{option.name}" for option in GROUP),
     )
 )
-"""What an admin client may change of a broker that runs: nothing that names a file, an address or a command,
-and nothing that sizes a structure which is made at the start."""
+"""What an admin client may change of a broker that runs: nothing that names a file or a command, no
+address to listen on, and nothing that sizes a structure which is made at the start."""
 
 _HEARTBEAT, _SESSION = ".heartbeat.interval.ms", ".session.timeout.ms"
 
@@ -93,8 +94,7 @@ class Config:
 
     node_id: int
     cluster_name: str
-    forward_listen: str
-    forward_advertise: str
+    nameservers: tuple[str, ...]
     store: str
     store_token_file: str
     rack: str
@@ -102,6 +102,9 @@ class Config:
     replace: bool
     cluster_lease_ms: int
     cluster_lease_renew_ms: int
+    forward_listen: str
+    forward_advertise: str
+    etcd_compact: bool
     auto_create_topics_enable: bool
     num_partitions: int
     partitions_max: int

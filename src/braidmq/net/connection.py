@@ -153,6 +153,19 @@ class Connection:
         self._session = session
         self._resume()
 
+    @property
+    def sent_bytes(self) -> int:
+        return self._out.sent_bytes
+
+    @property
+    def address(self) -> str:
+        """Host and port of the client."""
+        try:
+            host, port = self._sock.getpeername()[:2]
+        except OSError:
+            return self.peer
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     # -- receiving ------------------------------------------------------------------------------
 
     def on_readable(self) -> None:

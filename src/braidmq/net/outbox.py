@@ -89,7 +89,7 @@ class ColdRange:
 class Outbox:
     """The queue of one socket."""
 
-    __slots__ = ("_network", "_parts", "_read_to", "_sock", "size_bytes")
+    __slots__ = ("_network", "_parts", "_read_to", "_sock", "sent_bytes", "size_bytes")
 
     def __init__(self, sock: socket.socket, network: Network) -> None:
         self._network = network
@@ -98,6 +98,8 @@ class Outbox:
         self._parts: list[Part] = []
         self.size_bytes = 0
         """Bytes held in memory; ranges of files hold none."""
+        self.sent_bytes = 0
+        """Of all answers so far."""
         self._read_to = 0
         """Where the part of the first range ends that was just read from the disk."""
 
@@ -125,6 +127,7 @@ class Outbox:
                 whole = len(parts[0])
                 sent = self._sock.send(parts[0])
                 self.size_bytes -= sent
+                self.sent_bytes += sent
                 if sent == whole:
                     parts.clear()
                     return Sent.ALL
@@ -155,6 +158,7 @@ class Outbox:
                 break
         sent = self._sock.send(batch[0], more) if len(batch) == 1 else self._sock.sendmsg(batch, (), more)
         self.size_bytes -= sent
+        self.sent_bytes += sent
         whole = 0
         for part in batch:
             if sent < len(part):
@@ -169,6 +173,7 @@ class Outbox:
         sent = self._network.send_file(self._sock.fileno(), part.file.fileno(), part.position, size)
         if sent == 0:
             raise ConnectionError("a segment is shorter than what was promised of it")
+        self.sent_bytes += sent
         part.position += sent
         part.size -= sent
         if part.size == 0:

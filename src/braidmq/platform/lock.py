@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -31,6 +32,7 @@ class DirectoryLock:
         for _ in range(TRIES):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._sign()
                 return
             except BlockingIOError:
                 time.sleep(PAUSE_S)
@@ -41,6 +43,20 @@ class DirectoryLock:
 
     def release(self) -> None:
         os.close(self._fd)
+
+    def _sign(self) -> None:
+        """Says who holds it; a full disk is no reason to refuse the lock."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+
+
+def holder_of(directory: Path) -> int | None:
+    """The process on this machine that holds the directory; None if nobody does, 0 if it did not say who."""
+    if not is_held(directory):
+        return None
+    text = (directory / "lock").read_bytes().strip()
+    return int(text) if text.isdigit() else 0
 
 
 def is_held(directory: Path) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Self
 
 import braidmq
 from braidmq.config import configure
@@ -106,7 +106,7 @@ class BrokerProcess:
             self.stop()
         self.start()
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -121,11 +121,16 @@ class BrokerProcess:
     def _program(self) -> list[str]:
         return [sys.executable, "-m", "braidmq"]
 
+    def _arguments(self) -> list[str]:
+        """More words of the command, of whoever starts more than a single broker."""
+        return []
+
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = [*self._program(), "serve", "--stop-on-eof"]
         command += ["--data", str(self.data), "--listen", self._listen]
         if self._advertise is not None:
             command += ["--advertise", self._advertise]
+        command += self._arguments()
         for setting in self._settings:
             command += ["-o", setting]
         with self._stderr_path.open("ab") as stderr:

@@ -1,4 +1,4 @@
-"""The verbs of the protocol: every API key of Kafka 4.3, and which message classes speak it.
+"""The verbs of the protocol: every API key of Kafka 4.3, some of our own, and the messages that speak it.
 
 Message classes enter themselves here when they are defined (see `schema.Message`), so the tables under
 `messages/` are the one place that says which versions exist. Looking one up imports those tables once.
@@ -106,7 +106,15 @@ class Api(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    BRAID_DESCRIBE_BROKER = 0x4252
+    """Ours, far from Kafka's: the letters BR."""
+    BRAID_NAME_SERVER_HEARTBEAT = 0x4260
+    BRAID_NAME_SERVER_ROUTES = 0x4261
+    BRAID_NAME_SERVER_CONFIG = 0x4262
 
+
+PRIVATE_FROM = 0x4000
+"""Keys of our own are not advertised: clients infer from what is which release of Kafka they talk to."""
 
 REQUESTS: dict[Api, type[Message]] = {}
 RESPONSES: dict[Api, type[Message]] = {}

@@ -17,11 +17,13 @@ NO_TABLE = {
     *("serve", "send", "produce", "tail", "consume", "perf produce", "perf consume", "perf latency"),
     *("topic create", "topic alter", "topic delete", "topic redrive", "group delete"),
     *("lake archive", "lake compact", "pipeline run", "doctor"),
+    *("cluster export", "cluster import"),
 }
 """Commands that print records, a line or a live view; a new command is here or has --output."""
 NO_JSON = {"serve", "pipeline run"}
 DESTRUCTIVE = {
     *("topic delete", "topic reshard", "group delete", "group reset", "txn abort", "lake replay", "doctor"),
+    *("cluster export", "cluster import"),
 }
 SHORT = {
     "-b": "--bootstrap",

@@ -33,7 +33,9 @@ class Speaker:
         self.face.advertise("broker.example.com", 9092)
         self.closed: list[str] = []
         """Why the broker closed the connection; the next request comes on it all the same."""
-        connection = SimpleNamespace(peer="127.0.0.1", close=self.closed.append)
+        connection = SimpleNamespace(
+            peer="127.0.0.1", address="127.0.0.1:1", last_active=0.0, sent_bytes=0, close=self.closed.append
+        )
         self.session = KafkaSession(self.face, cast(Connection, connection))
 
     def close(self) -> None:

@@ -32,7 +32,9 @@ class Client:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.face = KafkaFace(broker)
-        self._session = KafkaSession(self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1")))
+        self._session = KafkaSession(
+            self.face, cast(Connection, SimpleNamespace(peer="127.0.0.1", last_active=0.0))
+        )
 
     def send(self, **request: object) -> Parts | PendingReply | None:
         message = FetchRequest(**request)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from braidmq.faces.kafka import (
     fetch,
     groups,
     leaders,
+    live_clients,
     log_dirs,
     metadata,
     offsets,
@@ -35,6 +36,7 @@ from braidmq.faces.kafka import (
     txn_offsets,
 )
 from braidmq.faces.kafka.fetch_sessions import FetchSessions
+from braidmq.faces.kafka.live_clients import LiveClients
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.faces.kafka.share_sessions import ShareSessions, Waiting
 from braidmq.wire.api import Api, request_class
@@ -94,6 +96,7 @@ _HANDLERS: dict[Api, Handler] = {
     Api.LIST_PARTITION_REASSIGNMENTS: leaders.list_partition_reassignments,
     Api.DESCRIBE_QUORUM: quorum.describe_quorum,
     Api.UPDATE_FEATURES: features.update_features,
+    Api.BRAID_DESCRIBE_BROKER: live_clients.describe_broker,
     Api.DESCRIBE_CLUSTER: metadata.describe_cluster,
     Api.DESCRIBE_PRODUCERS: producers.describe_producers,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
@@ -132,6 +135,7 @@ class KafkaFace:
         partitions_max = broker.config.fetch_sessions_partitions_max
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, partitions_max)
         self.share_sessions = ShareSessions(broker.config.group_share_max_share_sessions, partitions_max)
+        self.clients = LiveClients(broker.clock)
         self.waiting_fetches: dict[Waiting, None] = {}
         self.refusals = peer_proof.Refusals()
         broker.share_persister.remote = share_state.PeerCoordinators(broker.peers)

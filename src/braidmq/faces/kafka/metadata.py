@@ -9,7 +9,7 @@ from braidmq.broker.cluster_view import PartitionView
 from braidmq.broker.topic import Topic, check_name
 from braidmq.faces.kafka.authorized_operations import Securable, authorized_operations
 from braidmq.faces.kafka.request_context import RequestContext
-from braidmq.wire.api import Api
+from braidmq.wire.api import PRIVATE_FROM, Api
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.cluster import (
     DescribeClusterBroker,
@@ -73,6 +73,7 @@ def api_versions(
                 max_version=verb.highest,
             )
             for verb in sorted(face.verbs.values())
+            if verb.api < PRIVATE_FROM
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=level, max_version=level)

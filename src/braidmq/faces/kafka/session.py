@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from braidmq.faces.kafka.handler_run import HandlerRun
+from braidmq.faces.kafka.live_clients import NOTED, ClientNotes, noted
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.connection import Connection, PendingReply
 from braidmq.net.outbox import Parts
@@ -50,19 +51,16 @@ class KafkaSession:
     """The protocol's side of one connection."""
 
     __slots__ = (
-        "_connection",
-        "_face",
-        "_frame_bytes_max",
-        "_request_bytes_max",
-        "_verbs",
-        "host",
+        "_face", "_frame_bytes_max", "_request_bytes_max", "_verbs", "connection", "host", "notes", "number",
         "proving",
-    )
+    )  # fmt: skip
 
     def __init__(self, face: KafkaFace, connection: Connection) -> None:
         self._face = face
         self._verbs = face.verbs
-        self._connection = connection
+        self.connection = connection
+        self.notes = ClientNotes(face.broker.clock.wall_ms())
+        self.number = face.clients.add(self)
         self.host = connection.peer
         """Where the client is; another place than the connection's if a broker forwards for it."""
         self.proving: Proving | None = None
@@ -98,14 +96,21 @@ class KafkaSession:
         body = frame[4:]
         header = header_wire.parse_request(body)
         api_key, version, correlation_id = header.api_key, header.api_version, header.correlation_id
+        notes = self.notes
+        notes.client_id = header.client_id
+        notes.bytes_in += len(frame)
         verb = self._verbs.get(api_key)
         if verb is None or not verb.lowest <= version <= verb.highest:
             return self._refuse_version(api_key, version, correlation_id)
         if api_key == _PRODUCE:
             request = produce_wire.decode(body, header.body_at, version)
-            return self._face.produce.handle(request, version, correlation_id, self._connection)
+            notes.wrote = noted(notes.wrote, request.topics, self.connection.last_active)
+            notes.transactional_id = request.transactional_id
+            return self._face.produce.handle(request, version, correlation_id, self.connection)
         if api_key == _FETCH:
             wanted = fetch_wire.decode(body, header.body_at, version)
+            if wanted.topics:
+                notes.read = noted(notes.read, wanted.topics, self.connection.last_active)
             return self._face.fetch.handle(wanted, version, correlation_id)
         return self._dispatch(verb, body, header)
 
@@ -114,6 +119,8 @@ class KafkaSession:
         # What is left over is not looked at, as in Kafka: librdkafka 2.16 sends three bytes too many when it
         # asks for the metadata of all topics.
         request, _ = decoder(verb.request, version)(body, at)
+        if (note := NOTED.get(verb.api)) is not None:
+            note(self, request)
         context = RequestContext(version, client_id or "", self.host, self)
         result = verb.handler(self._face, request, context)
         if isinstance(result, Message):
@@ -129,7 +136,7 @@ class KafkaSession:
         def failed(error: Exception) -> None:
             log.error("%s failed", verb.api.name, exc_info=error)
             # Without an answer the client would wait for ever on an ordered connection.
-            self._connection.close(f"{verb.api.name} failed")
+            self.connection.close(f"{verb.api.name} failed")
 
         HandlerRun(result, answered, failed).step()
         return pending
@@ -138,7 +145,7 @@ class KafkaSession:
         if api_key == _API_VERSIONS:
             # KIP-511: a client that is too new learns from a v0 answer what it may speak.
             verb = self._verbs[_API_VERSIONS]
-            response = verb.handler(self._face, None, RequestContext(0, "", self._connection.peer))
+            response = verb.handler(self._face, None, RequestContext(0, "", self.connection.peer))
             assert isinstance(response, ApiVersionsResponse)
             response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
             return [self._encoded(Api.API_VERSIONS, 0, correlation_id, response)]
@@ -153,4 +160,5 @@ class KafkaSession:
         return None if self.proving is None else self.proving.peer
 
     def on_closed(self) -> None:
+        self._face.clients.remove(self)
         self._face.on_closed(self)

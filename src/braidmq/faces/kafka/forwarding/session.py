@@ -125,7 +125,7 @@ class ForwardingSession(KafkaSession):
             try:
                 await left
             except PeerUnavailable as error:
-                self._connection.close(f"a request without an answer could not be forwarded: {error}")
+                self.connection.close(f"a request without an answer could not be forwarded: {error}")
 
     def _on_fetch(
         self, route: Route, request: FetchRequest, header: RequestHeader
@@ -168,10 +168,10 @@ class ForwardingSession(KafkaSession):
     ) -> PendingReply:
         api = Api(header.api_key)
         pending = PendingReply()
-        self._connection.hold(held_bytes)
+        self.connection.hold(held_bytes)
 
         def answered(answer: Message | None) -> None:
-            self._connection.hold(-held_bytes)
+            self.connection.hold(-held_bytes)
             if answer is None:
                 pending.complete(None)
             else:
@@ -180,7 +180,7 @@ class ForwardingSession(KafkaSession):
 
         def failed(error: Exception) -> None:
             log.error("forwarding %s failed", api.name, exc_info=error)
-            self._connection.close(f"forwarding {api.name} failed")
+            self.connection.close(f"forwarding {api.name} failed")
 
         HandlerRun(work, answered, failed).step()
         return pending
