@@ -10,7 +10,7 @@ import asyncio
 from contextlib import ExitStack
 from unittest import mock
 
-from tests.sim.cluster_faults import PeerNetworkFaults, StoreFaults
+from tests.sim.cluster_faults import Elections, PeerNetworkFaults, StoreFaults, Zombies
 from tests.sim.cluster_judge import ClusterJudge
 from tests.sim.cluster_load import ClusterLoad
 from tests.sim.faults import MachineFaults
@@ -56,6 +56,8 @@ class ClusterSimulation:
             stack.enter_context(mock.patch.object(producer_ids, "BLOCK", 3))
             stack.enter_context(mock.patch.object(producer_ids, "RESERVE", 2))
             stack.enter_context(self._judge.watches_shards())
+            stack.enter_context(self._judge.watches_markers())
+            stack.enter_context(Zombies(self._loop).walk())
             return judged(self._seed, self._loop, self._live(), [self._judge], self._told)
 
     async def _live(self) -> None:
@@ -70,12 +72,14 @@ class ClusterSimulation:
         load.start()
         looking = loop.create_task(self._look())
         until_s = loop.time() + FAULTS_S
-        store = StoreFaults(loop, self._store, records.prefix(CLUSTER), self._told)
+        store = StoreFaults(loop, self._store, self._told)
+        elections = Elections(loop, self._store, records.prefix(CLUSTER), self._told)
         between = PeerNetworkFaults(loop, self._network, names, load.machines, self._told)
         await asyncio.gather(
             *(one.run(until_s, often=1 / len(nodes)) for one in machines),
             between.run(until_s),
             store.run(until_s),
+            elections.run(until_s),
         )
         store.heal()
         for name in names:

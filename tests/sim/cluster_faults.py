@@ -8,7 +8,11 @@ brokers a direction or both are cut, connections are reset, or bytes come slowly
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import SimNetwork
@@ -16,15 +20,18 @@ from tests.sim.store import Moods, SimStore
 
 from braidmq.cluster import records
 from braidmq.cluster.metadata_store import Put
-from braidmq.cluster.records import PartitionMeta, decode, encode
+from braidmq.cluster.records import PartitionMeta, TopicName, decode, encode
+from braidmq.net.peer import PeerUnavailable
+from braidmq.net.txn_peer import TxnPeers
+from braidmq.txn.events import TopicPartition
+from braidmq.txn.marker_queue import MarkerKey
 
 
 class StoreFaults:
     """The store's misfortunes."""
 
-    def __init__(self, loop: VirtualLoop, store: SimStore, prefix: str, told: list[str]) -> None:
+    def __init__(self, loop: VirtualLoop, store: SimStore, told: list[str]) -> None:
         self._loop = loop
-        self._prefix = prefix
         self._chance = loop.chance
         self._store = store
         self._told = told
@@ -36,17 +43,8 @@ class StoreFaults:
             if self._loop.time() >= until_s:
                 break
             what = self._chance.choices(
-                (
-                    "away",
-                    "loses answers",
-                    "commits late",
-                    "ends leases late",
-                    "lag",
-                    "break",
-                    "compact",
-                    "elect",
-                ),
-                (3, 3, 3, 1, 3, 3, 4, 4),
+                ("away", "loses answers", "commits late", "ends leases late", "lag", "break", "compact"),
+                (3, 3, 3, 1, 3, 3, 4),
             )[0]
             self._tell(what)
             if what == "away":
@@ -61,25 +59,11 @@ class StoreFaults:
                 self._each_or_one(lambda end: setattr(end, "lag_s", self._chance.choice((0.1, 0.5, 2.0))))
             elif what == "break":
                 self._each_or_one(lambda end: end.break_watches())
-            elif what == "compact":
-                self._store.compact()
             else:
-                for _ in range(self._chance.choice((1, 3, 10))):
-                    self._elect()
+                self._store.compact()
             if self._chance.random() < 0.3:
                 moods.lost_answers = moods.late_commits = 0.0
         self.heal()
-
-    def _elect(self) -> None:
-        """Elects the leader of some partition again, which begins an epoch, as a controller would."""
-        kv = self._store.kv
-        keys = kv.items(self._prefix + records.PARTITIONS)
-        if not keys:
-            return
-        item = self._chance.choice(keys)
-        meta = decode(PartitionMeta, item.key.removeprefix(self._prefix), item.value)
-        value = encode(replace(meta, epoch=meta.epoch + 1), f"controller/{kv.revision}")
-        self._store.take(kv.commit((), [Put(item.key, value)], ()))
 
     def _each_or_one(self, act: object) -> None:
         ends = self._store.ends
@@ -94,6 +78,68 @@ class StoreFaults:
     def _tell(self, what: str) -> None:
         self._told.append(f"{self._loop.time():8.3f} store: {what}")
         self._loop.note(what)
+
+
+class Elections:
+    """Elects leaders again, each under a new epoch, as a controller would; half of internal topics."""
+
+    def __init__(self, loop: VirtualLoop, store: SimStore, prefix: str, told: list[str]) -> None:
+        self._loop = loop
+        self._chance = loop.chance
+        self._store = store
+        self._prefix = prefix
+        self._told = told
+
+    async def run(self, until_s: float) -> None:
+        while self._loop.time() < until_s:
+            await asyncio.sleep(self._chance.choice((0.02, 0.2, 0.8)))
+            self._elect()
+
+    def _elect(self) -> None:
+        kv = self._store.kv
+        items = kv.items(self._prefix + records.PARTITIONS)
+        if self._chance.random() < 0.5:
+            named = kv.items(self._prefix + records.name_key("__"))
+            internal = tuple(decode(TopicName, one.key, one.value).topic_id for one in named)
+            start = len(self._prefix + records.PARTITIONS)
+            items = tuple(item for item in items if item.key.startswith(internal, start))
+        if not items:
+            return
+        item = self._chance.choice(items)
+        name = item.key.removeprefix(self._prefix)
+        meta = decode(PartitionMeta, name, item.value)
+        value = encode(replace(meta, epoch=meta.epoch + 1), f"controller/{kv.revision}")
+        self._store.take(kv.commit((), [Put(item.key, value)], ()))
+        self._told.append(f"{self._loop.time():8.3f} {name}: elected again, epoch {meta.epoch + 1}")
+
+
+class Zombies:
+    """Markers of a coordinator that was replaced, which come once more after those of its successor."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._past: dict[tuple[int, TopicPartition, int], dict[MarkerKey, None]] = {}
+
+    def walk(self) -> AbstractContextManager[object]:
+        write = TxnPeers.write_markers
+
+        async def haunted(peers: TxnPeers, node_id: int, due: Sequence[MarkerKey]) -> Any:
+            answer = await write(peers, node_id, due)
+            stale: dict[MarkerKey, None] = {}
+            for key in due:
+                past = self._past.setdefault((node_id, key[0], key[1].producer_id), {})
+                stale |= {one: None for one in past if one[1].coordinator_epoch < key[1].coordinator_epoch}
+                past[key] = None
+            if stale:
+                self._loop.create_task(self._come_late(write(peers, node_id, list(stale))))
+            return answer
+
+        return mock.patch.object(TxnPeers, "write_markers", haunted)
+
+    async def _come_late(self, writing: Coroutine[Any, Any, Any]) -> None:
+        await asyncio.sleep(self._loop.chance.choice((0.0, 0.02, 0.1)))
+        with suppress(PeerUnavailable):
+            await writing
 
 
 class PeerNetworkFaults:

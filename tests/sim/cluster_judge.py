@@ -5,6 +5,7 @@
 - The image of every broker is the store's content as of the image's revision: a prefix of its history.
 - No two brokers hold a partition at the same time (there is one replica of each).
 - A coordinator writes under the leader epoch it was loaded with, and nothing after it has resigned.
+- A partition takes no marker of an earlier coordinator after one of a later.
 - A topic's directory goes only after a record of the topic's deletion.
 
 The store's history is looked at when it grows, an image when it moves, and directories every now and then.
@@ -23,11 +24,13 @@ from tests.sim.store import SimStore
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.internal_partition import InternalPartition
+from braidmq.broker.replica import Replica
 from braidmq.broker.topic_directories import split_name
 from braidmq.cluster import records
 from braidmq.cluster.image import _kind_of
 from braidmq.cluster.metadata_store import Change
 from braidmq.cluster.records import PartitionMeta, TopicMeta, TopicName, decode
+from braidmq.log.transactions import EndMarker
 from braidmq.wire.errors import ErrorCode
 
 LATE = (
@@ -55,6 +58,8 @@ class ClusterJudge(Judge):
         self._topics: dict[str, str] = {}
         self._deleted: dict[str, None] = {}
         """Topic ids, as far as a directory's name has them."""
+        self._markers: dict[tuple[str, int], int] = {}
+        """The newest coordinator epoch among the markers of a producer in a partition."""
         self._sizes: dict[bytes, int] = {}
         self._created: dict[str, None] = {}
         self._directories: dict[str, dict[str, None]] = {}
@@ -165,6 +170,7 @@ class ClusterJudge(Judge):
 
     def died(self, broker: str) -> None:
         """What a crash takes from a disk is nobody's fault."""
+        self._markers.clear()
         self._directories.pop(broker, None)
 
     def watches_shards(self) -> AbstractContextManager[object]:
@@ -182,6 +188,26 @@ class ClusterJudge(Judge):
             return offset
 
         return mock.patch.object(InternalPartition, "append_batch", watched)
+
+    def watches_markers(self) -> AbstractContextManager[object]:
+        """Looks at every end of a transaction: none of an earlier coordinator after those of a later one."""
+        append = Replica.append_marker
+
+        def watched(replica: Replica, marker: EndMarker, transaction_version: int) -> int:
+            before = replica.end_offset
+            stored_at = append(replica, marker, transaction_version)
+            if replica.end_offset > before:
+                key = (str(replica), marker.producer_id)
+                newest = self._markers.get(key, -1)
+                self._markers[key] = max(newest, marker.coordinator_epoch)
+                if marker.coordinator_epoch < newest:
+                    self.complain(
+                        f"{replica} took a marker of coordinator epoch {marker.coordinator_epoch} after one"
+                        f" of {newest}"
+                    )
+            return stored_at
+
+        return mock.patch.object(Replica, "append_marker", watched)
 
     # -- the end --------------------------------------------------------------------------------
 

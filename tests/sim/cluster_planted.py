@@ -29,8 +29,11 @@ from braidmq.cluster.metadata_store import (
     Watch,
 )
 from braidmq.cluster.records import NextProducerId, decode, encode
+from braidmq.log.transactions import EndMarker, PartitionTransactions
 from braidmq.platform.disk import Disk
 from braidmq.wire.errors import ApiError, ErrorCode
+
+NEWEST = 1 << 30
 
 
 async def _puts_blindly(
@@ -97,6 +100,13 @@ def _does_not_follow_leaders(self: Shards[Any], delta: Delta) -> None:
         self._compare()
 
 
+_check_marker = PartitionTransactions.check_marker
+
+
+def _fences_no_marker(self: PartitionTransactions, marker: EndMarker, transaction_version: int) -> bool:
+    return _check_marker(self, marker._replace(coordinator_epoch=NEWEST), transaction_version)
+
+
 Patch = tuple[Any, str, Any]
 
 BUGS: dict[str, tuple[Patch, ...]] = {
@@ -110,6 +120,7 @@ BUGS: dict[str, tuple[Patch, ...]] = {
         (Shards, "follow", _does_not_follow_leaders),
         (InternalPartition, "_check_epoch", lambda _: None),
     ),
+    "a marker is not fenced": ((PartitionTransactions, "check_marker", _fences_no_marker),),
     "an unknown directory deleted": ((topics, "set_right", _deletes_the_unknown),),
 }
 

@@ -13,6 +13,7 @@ from tests.history.exactly_once import Fate, Place, Stamp, Work
 from tests.sim.client import Client, Found, Kind, Refused, check
 from tests.sim.invariants import PARTITIONS, Judge
 
+from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from braidmq.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -30,6 +31,7 @@ from braidmq.wire.messages.transactions import (
 from braidmq.wire.records import build_batch
 
 IDLE_S = 0.1
+ADD_TRIES = 20
 TRANSACTION_TIMEOUT_MS = 5000
 COPIER = "copier"
 
@@ -103,8 +105,13 @@ class Copier:
             v3_and_below_producer_epoch=self._epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name="copies", partitions=[target])],
         )
-        answer = await (await self._coordinator()).call(request, AddPartitionsToTxnResponse, 3)
-        check(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+        for _ in range(ADD_TRIES):
+            answer = await (await self._coordinator()).call(request, AddPartitionsToTxnResponse, 3)
+            code = answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+            if code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                break
+            await asyncio.sleep(IDLE_S)
+        check(code)
 
     async def _add_group(self) -> None:
         request = AddOffsetsToTxnRequest(

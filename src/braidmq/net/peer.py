@@ -12,7 +12,7 @@ from typing import cast
 
 from braidmq.net.peer_link import PeerLink, Target
 from braidmq.net.peer_proof import PeerDirectory, Purpose
-from braidmq.net.peer_wire import MessageContent, PeerUnavailable
+from braidmq.net.peer_wire import RECEIVE_BYTES, MessageContent, PeerUnavailable
 from braidmq.platform.network import Network
 from braidmq.wire.schema import Message
 
@@ -27,6 +27,8 @@ class Peers:
     def __init__(self, network: Network, directory: PeerDirectory) -> None:
         self.network = network
         self.directory = directory
+        self.scratch = memoryview(bytearray(RECEIVE_BYTES))
+        """What connections receive into, all of them: a client's forwarded requests need several."""
         self._links: dict[tuple[int, Purpose], PeerLink] = {}
         self._lent: dict[PeerLink, None] = {}
         self._ending: dict[asyncio.Task[None], None] = {}
@@ -50,7 +52,7 @@ class Peers:
             raise PeerUnavailable("this broker is stopping", sent=False)
         link = self._links.get((node_id, purpose))
         if link is None:
-            link = PeerLink(self.network, self.directory, Target(node_id, purpose))
+            link = PeerLink(self.network, self.directory, Target(node_id, purpose), self.scratch)
             self._links[node_id, purpose] = link
         return cast("Message", await link.ask(MessageContent(request, newest), timeout_s))
 

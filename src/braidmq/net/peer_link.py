@@ -70,12 +70,15 @@ class PeerLink:
         network: Network,
         directory: PeerDirectory,
         target: Target,
+        scratch: memoryview,
         queued_bytes_max: int | None = QUEUED_BYTES_MAX,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._network = network
         self._directory = directory
         self._target = target
+        self._scratch = scratch
+        """To receive into; shared, as nothing stays in it."""
         self._queued_bytes_max = queued_bytes_max
         self._connecting: asyncio.Task[None] | None = None
         self._wire: PeerWire | None = None
@@ -199,7 +202,9 @@ class PeerLink:
         address = self._tried = self._directory.address_of(self._target.node_id)
         if address is None:
             raise Broken("it does not run")
-        wire = PeerWire(await self._open_socket(address), self._network, address, self._on_broken)
+        wire = PeerWire(
+            await self._open_socket(address), self._network, address, self._on_broken, self._scratch
+        )
         try:
             await self._agree(wire)
         except BaseException as error:

@@ -127,6 +127,7 @@ class PeerWire:
         network: Network,
         address: tuple[str, int],
         on_broken: Callable[[PeerWire], None],
+        scratch: memoryview,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -143,7 +144,7 @@ class PeerWire:
         self._on_broken = on_broken
         self._out = Outbox(sock, network)
         self._last_id = 0
-        self._scratch = memoryview(bytearray(RECEIVE_BYTES))
+        self._scratch = scratch
         self._head = bytearray()
         self._frame: memoryview | None = None
         self._filled = 0

@@ -114,6 +114,23 @@ def test_a_silent_broker_is_left_and_what_was_asked_is_unknown() -> None:
     asyncio.run(run())
 
 
+def test_a_broker_that_stands_still_is_left_and_found_again(tmp_path: Path) -> None:
+    """N4: what was sent and not answered is `sent`: unknown. The silent connection is not used again."""
+
+    async def run() -> None:
+        directory = Directory(1)
+        async with called(tmp_path, directory) as (_, service), calling(directory) as peers:
+            await peers.call(1, DescribeClusterRequest())
+            for connection in service._reactor._connections:
+                connection._pause()
+            with pytest.raises(PeerUnavailable, match=r"did not answer within 0\.2 s") as late:
+                await peers.call(1, DescribeClusterRequest(), timeout_s=0.2)
+            assert late.value.sent
+            assert isinstance(await peers.call(1, DescribeClusterRequest()), DescribeClusterResponse)
+
+    asyncio.run(run())
+
+
 def test_a_connection_that_breaks_fails_what_is_under_way_and_is_made_again(tmp_path: Path) -> None:
     """N4: a broker that drains closes its connections; the next call connects again."""
 

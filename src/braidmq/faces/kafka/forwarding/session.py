@@ -139,8 +139,7 @@ class ForwardingSession(KafkaSession):
             return [self._encoded(Api.FETCH, version, header.correlation_id, lost)]
         request = fetching.without_session(request)
         parts = cast("dict[int, FetchRequest]", cut(route, request, self._places))
-        node_id = self._places.node_id
-        if len(parts) == 1 and node_id in parts and self._lanes.is_idle(node_id):
+        if len(parts) == 1 and self._places.node_id in parts:
             return super().on_frame(_frame(header, encode(request, version)))
         timeout_s = _patience_s(route, request)
 
