@@ -118,6 +118,9 @@ _HANDLERS: dict[Api, Handler] = {
     Api.STREAMS_GROUP_DESCRIBE: streams_groups.streams_group_describe,
 }
 
+APIS = (Api.PRODUCE, Api.FETCH, *_HANDLERS)
+"""What a broker serves."""
+
 
 def _no_schema_handler(face: Any, request: Any, context: RequestContext) -> Any:
     raise AssertionError("Produce and Fetch are decoded by hand")
@@ -141,7 +144,7 @@ class KafkaFace:
         broker.share_persister.remote = share_state.PeerCoordinators(broker.peers)
         self.draining = False
         self.verbs: dict[int, Verb] = {}
-        for api in (Api.PRODUCE, Api.FETCH, *_HANDLERS):
+        for api in APIS:
             request = request_class(api)
             handler = _HANDLERS.get(api, _no_schema_handler)
             self.verbs[int(api)] = Verb(api, *request.versions, handler, request)

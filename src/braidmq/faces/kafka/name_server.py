@@ -18,7 +18,7 @@ from braidmq.cluster.name_server import Beat, NameServer, Page, PartitionRoute, 
 from braidmq.cluster.name_server_config import BadEntry, NameServerConfig
 from braidmq.config import Config
 from braidmq.faces.kafka import peer_proof
-from braidmq.faces.kafka.face import Verb
+from braidmq.faces.kafka.face import APIS, Verb
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.peer_proof import PeerDirectory, PeerIdentity
 from braidmq.platform.clock import Clock
@@ -54,6 +54,9 @@ from braidmq.wire.primitives import ZERO_UUID
 GET, PUT, DELETE = 0, 1, 2
 _BROKERS = 1
 _SEVERAL_FROM = 4
+_BELIEVE_THE_FIRST = ("", "kafka-python")
+"""Clients that never ask a second broker which versions it serves, and old ones that do not say who they
+are. All others must not be told of verbs that are not served here: librdkafka would ask for a producer id."""
 _COORDINATED_BY = {0: "__consumer_offsets", 1: "__transaction_state", 2: "__share_group_state"}
 
 log = logging.getLogger("braid.nameserver")
@@ -128,10 +131,14 @@ class NameServerFace:
 def api_versions(
     face: NameServerFace, request: ApiVersionsRequest | None, context: RequestContext
 ) -> ApiVersionsResponse:
+    """What is served here; to clients that take it for what all brokers serve, what brokers do."""
+    served = {api: request_class(Api(api)).versions for api in face.verbs}
+    if request is not None and request.client_software_name in _BELIEVE_THE_FIRST:
+        served |= {int(api): request_class(api).versions for api in APIS}
     return ApiVersionsResponse(
         api_keys=[
-            ApiVersion(api_key=int(verb.api), min_version=verb.lowest, max_version=verb.highest)
-            for verb in sorted(face.verbs.values())
+            ApiVersion(api_key=api, min_version=lowest, max_version=highest)
+            for api, (lowest, highest) in sorted(served.items())
         ]
     )
 
