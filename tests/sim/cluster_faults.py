@@ -26,6 +26,9 @@ from braidmq.net.txn_peer import TxnPeers
 from braidmq.txn.events import TopicPartition
 from braidmq.txn.marker_queue import MarkerKey
 
+INTERNAL = ("__", "__consumer_offsets", "__transaction_state")
+"""How names of internal topics begin; one may be meant in particular."""
+
 
 class StoreFaults:
     """The store's misfortunes."""
@@ -99,7 +102,7 @@ class Elections:
         kv = self._store.kv
         items = kv.items(self._prefix + records.PARTITIONS)
         if self._chance.random() < 0.5:
-            named = kv.items(self._prefix + records.name_key("__"))
+            named = kv.items(self._prefix + records.name_key(self._chance.choice(INTERNAL)))
             internal = tuple(decode(TopicName, one.key, one.value).topic_id for one in named)
             start = len(self._prefix + records.PARTITIONS)
             items = tuple(item for item in items if item.key.startswith(internal, start))

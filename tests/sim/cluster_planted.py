@@ -125,6 +125,11 @@ BUGS: dict[str, tuple[Patch, ...]] = {
 }
 
 
+def seeds(bug: str, below: int) -> range:
+    """Those of runs with coordinators for a bug of theirs, and of the shorter ones without for any other."""
+    return range(0 if "shard" in bug or "marker" in bug else 1, below, 2)
+
+
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
     """Brokers that are made meanwhile have this bug."""
