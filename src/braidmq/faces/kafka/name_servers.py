@@ -250,4 +250,4 @@ def _topic(topic: TopicRoute) -> RouteTopic:
 
 def _say_why(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("name servers are told of this broker no longer", exc_info=error)
+        log.error("name servers no longer hear of this broker", exc_info=error)
