@@ -45,9 +45,12 @@ class ClusterNode:
 class Cluster:
     """Brokers 1 to n over one store."""
 
-    def __init__(self, data: Path, store: str, options: dict[str, object]) -> None:
+    def __init__(self, data: Path, socket: Path, options: dict[str, object]) -> None:
         self.data = data
-        self.store = store
+        self.store = f"unix:{socket}"
+        self._socket = socket
+        self._file: FileStore | None = None
+        self._server: StoreServer | None = None
         self._options = options
         self._nodes: dict[int, ClusterNode] = {}
         self._ports: dict[int, int] = {}
@@ -61,6 +64,19 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self)
+
+    async def start_store(self) -> None:
+        self._file = FileStore(RealDisk(), self.data / "store", SystemClock())
+        await self._file.start()
+        self._server = StoreServer(self._file)
+        await self._server.listen_unix(self._socket)
+
+    async def stop_store(self) -> None:
+        """Takes the store away; `start_store` brings it back with what it held."""
+        assert self._server is not None
+        assert self._file is not None
+        await self._server.close()
+        await self._file.close()
 
     async def start(self, node_id: int, **options: object) -> ClusterNode:
         """Starts a node, at the port it had before if it had one."""
@@ -114,19 +130,14 @@ async def cluster(data: Path, count: int = 3, **options: object) -> AsyncIterato
     """A cluster of `count` brokers, each of which sees all; options are written with underscores for dots."""
     given = {name.replace("_", "."): value for name, value in options.items()}
     (data / "store").mkdir(parents=True, exist_ok=True)
-    store = FileStore(RealDisk(), data / "store", SystemClock())
-    await store.start()
-    server = StoreServer(store)
     # The path of a socket may not be long, and those of tests are.
     with tempfile.TemporaryDirectory(prefix="braid-") as place:
-        path = Path(place) / "store"
-        await server.listen_unix(path)
-        found = Cluster(data, f"unix:{path}", given)
+        found = Cluster(data, Path(place) / "store", given)
+        await found.start_store()
         try:
             await asyncio.gather(*(found.start(node_id) for node_id in range(1, count + 1)))
             await found.complete(count)
             yield found
         finally:
             await found.close()
-            await server.close()
-            await store.close()
+            await found.stop_store()

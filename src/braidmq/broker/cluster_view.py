@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from braidmq.broker.topic import Topic
 from braidmq.cluster.image import BrokerImage, Image, PartitionImage
-from braidmq.cluster.records import NO_EPOCH, NO_LEADER
+from braidmq.cluster.records import NO_EPOCH, NO_LEADER, PartitionMeta
 
 CLIENTS = "kafka"
 """The listener that clients use."""
@@ -33,9 +33,8 @@ class LiveNode(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """A partition, as clients are shown it."""
+    """A partition, as clients are shown it. Many partitions may share one, so its lists are not changed."""
 
-    partition: int
     leader: Leader
     replicas: list[int]
     in_sync: list[int]
@@ -88,34 +87,38 @@ class ClusterView:
             return held.record.node_id
         return min((node.node_id for node in self.live_nodes()), default=self._node_id)
 
-    def partitions(self, topic: Topic, start: int = 0, stop: int | None = None) -> Iterator[PartitionView]:
-        """A topic's partitions, as far as the image shows them; one that it cannot read has no leader."""
+    def partitions(
+        self, topic: Topic, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, PartitionView]]:
+        """A topic's partitions by index, as far as the image shows them."""
         shown = self._image.topics.get(topic.id)
-        alive: dict[int, bool] = {}
+        # The image has one record for all partitions that have the same brokers: so has the answer.
+        seen: dict[int, PartitionView] = {}
         for index, each in enumerate([] if shown is None else shown.partitions[start:stop], start):
             if each is None:
-                # Its record is not readable. A broker that held it before serves it on.
-                here = topic.held.get(index)
-                leader = NOBODY if here is None else Leader(self._node_id, here.leader_epoch)
-                nodes = [] if here is None else [self._node_id]
-                yield PartitionView(index, leader, nodes, nodes, [], [], NO_LEADER)
+                yield index, self._unreadable(topic, index)
                 continue
-            record = each.record
-            for node_id in record.replicas:
-                if node_id not in alive:
-                    alive[node_id] = self.is_alive(node_id)
-            leads = alive.get(record.leader, False)
-            yield PartitionView(
-                index,
-                Leader(record.leader if leads else NO_LEADER, record.epoch),
-                list(record.replicas),
-                list(record.isr),
-                []
-                if all(alive[one] for one in record.replicas)
-                else [one for one in record.replicas if not alive[one]],
-                list(record.elr),
-                record.last,
-            )
+            view = seen.get(id(each.record))
+            if view is None:
+                view = seen[id(each.record)] = self._shown(each.record)
+            yield index, view
+
+    def _shown(self, record: PartitionMeta) -> PartitionView:
+        return PartitionView(
+            Leader(record.leader if self.is_alive(record.leader) else NO_LEADER, record.epoch),
+            list(record.replicas),
+            list(record.isr),
+            [node_id for node_id in record.replicas if not self.is_alive(node_id)],
+            list(record.elr),
+            record.last,
+        )
+
+    def _unreadable(self, topic: Topic, index: int) -> PartitionView:
+        """The image cannot read its record. A broker that held it before serves it on."""
+        here = topic.held.get(index)
+        leader = NOBODY if here is None else Leader(self._node_id, here.leader_epoch)
+        nodes = [] if here is None else [self._node_id]
+        return PartitionView(leader, nodes, nodes, [], [], NO_LEADER)
 
 
 def _address(broker: BrokerImage | None) -> LiveNode | None:

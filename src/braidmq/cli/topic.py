@@ -13,6 +13,7 @@ from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.options import TopicOptions, Yes, confirm, parse_settings
 from braidmq.cli.output import AsJson, Output, print_json, print_table
+from braidmq.cli.placement import parse_placement
 from braidmq.config import check_topic_overrides
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ PARTITION_COLUMNS = ("partition#", "leader#", "in sync", "start#", "end#", "reco
         "braid topic create orders",
         "braid topic create orders -p 8 -o retention.ms=86400000",
         "braid topic create users -o cleanup.policy=compact --if-not-exists",
+        "braid topic create orders --on-brokers 1=2,3=4",
+        "braid topic create orders --replica-assignment 1,2,3,1",
     ),
 )
 def create(
@@ -41,6 +44,14 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", "-p", min=1, help="How many. Default: num.partitions of the broker."),
+    ] = None,
+    on_brokers: Annotated[
+        str | None,
+        typer.Option("--on-brokers", metavar="ID=N,…", help="How many each broker gets; an id alone: one."),
+    ] = None,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option("--replica-assignment", metavar="ID,ID,…", help="The broker of each partition."),
     ] = None,
     options: TopicOptions = None,
     if_not_exists: Annotated[
@@ -54,10 +65,11 @@ def create(
 
     configs = parse_settings(options)
     check_topic_overrides(configs)
+    assignment = parse_placement(on_brokers, replica_assignment, partitions)
     created = True
     with broker.connect() as cluster:
         try:
-            Admin(cluster).create_topic(name, partitions or -1, configs=configs)
+            Admin(cluster).create_topic(name, partitions or -1, configs=configs, assignment=assignment)
         except ApiError as error:
             if not (if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -28,6 +28,7 @@ from braidmq.wire.messages.offsets import (
     DeleteRecordsTopic,
 )
 from braidmq.wire.messages.topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsRequest,
@@ -93,11 +94,22 @@ class Admin:
         partitions: int = -1,
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
+        assignment: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Creates a topic; -1 leaves a number to the broker's defaults."""
+        """Creates a topic; -1 leaves a number to the broker's defaults.
+
+        `assignment` has the node ids of each partition, and the numbers stay -1 then.
+        """
         rows = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
         topic = CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=replication_factor, configs=rows
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=list(node_ids))
+                for index, node_ids in enumerate(assignment)
+            ],
+            configs=rows,
         )
         answer = self._cluster.call(
             CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms), CreateTopicsResponse

@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from braidmq.cluster import placement, records
 from braidmq.cluster.image import TopicImage
 from braidmq.cluster.image_feed import ImageFeed
 from braidmq.cluster.metadata_store import (
     OPERATIONS_MAX,
+    Compare,
     Conflict,
     MetadataStore,
     ModRevision,
@@ -55,6 +56,13 @@ Each = TypeVar("Each")
 
 class TopicExists(Exception):
     """The name is taken."""
+
+
+class _Seen(NamedTuple):
+    """What a change was decided from: keys as they were, and when."""
+
+    revision: int
+    compares: list[Compare]
 
 
 class Changes:
@@ -120,24 +128,29 @@ class Changes:
     ) -> None:
         """Creates a topic in the place of the one that has the name, if there is one. That is not deleted."""
         replaced = self._image.find(name)
-        await self._put_partitions(topic_id, 0, replicas)
         meta = TopicMeta(name=name, partitions=len(replicas), options=dict(options))
         named = TopicName(topic_id=topic_id.hex())
-        await self._commit(
-            {records.topic_key(topic_id): meta, records.name_key(name): named},
-            [] if replaced is None else [records.topic_key(replaced.id)],
-        )
+        puts = {records.topic_key(topic_id): meta, records.name_key(name): named}
+        deletes = [] if replaced is None else [records.topic_key(replaced.id)]
+        # Now: another broker that takes the name while the partitions are written was faster, and so was a
+        # controller that has swept them away and left the record of a deletion (`decisions.py`).
+        seen = self._see((*puts, *deletes, records.deleted_key(topic_id)))
+        await self._put_partitions(topic_id, 0, replicas)
+        await self._commit(puts, deletes, seen)
 
     async def grow_topic(self, topic: TopicImage, replicas: Sequence[Replicas]) -> None:
         """Adds partitions with these replicas."""
         first = len(topic.partitions)
-        revision = await self._put_partitions(topic.id, first, replicas)
-        grown = replace(topic.meta.record, partitions=first + len(replicas))
+        if self._image.topics.get(topic.id) is not topic:
+            # Somebody has changed it meanwhile: what `grown` would keep of it is no longer true.
+            raise Conflict(f"topic {topic.name} was changed meanwhile")
+        grown = {
+            records.topic_key(topic.id): replace(topic.meta.record, partitions=first + len(replicas)),
+        }
+        seen = self._see(grown)
+        revision = await self._put_partitions(topic.id, first, replicas, seen.compares)
         try:
-            if self._image.topics.get(topic.id) is not topic:
-                # Somebody has changed it meanwhile: what `grown` keeps of it is no longer true.
-                raise Conflict(f"topic {topic.name} was changed meanwhile")
-            await self._commit({records.topic_key(topic.id): grown})
+            await self._commit(grown, (), seen)
         except Conflict:
             # Another attempt compares the partitions that this one has put.
             with suppress(StoreClosed):
@@ -171,8 +184,14 @@ class Changes:
         leftovers = [records.partition_key(*which) for which in self._image.leftovers()]
         await _all(self._delete(chunk) for chunk in _chunks(leftovers, OPERATIONS_MAX))
 
-    async def _put_partitions(self, topic_id: bytes, first: int, replicas: Sequence[Replicas]) -> int:
-        """Writes partition keys that count for nothing yet; the revision that has them all."""
+    async def _put_partitions(
+        self, topic_id: bytes, first: int, replicas: Sequence[Replicas], guard: Sequence[Compare] = ()
+    ) -> int:
+        """Writes keys that count for nothing yet; the revision that has them all.
+
+        `guard` says so of a topic that is there already: somebody else may have added the same partitions
+        meanwhile, and records may be in them.
+        """
         by = self._writer.sign()
         values: dict[Replicas, bytes] = {}
         for one in replicas:
@@ -181,7 +200,9 @@ class Changes:
         puts = [
             (records.partition_key(topic_id, index), values[one]) for index, one in enumerate(replicas, first)
         ]
-        return max(await _all(self._commit_values(dict(chunk)) for chunk in _chunks(puts, CHUNK)), default=0)
+        chunks = [dict(chunk) for chunk in _chunks(puts, CHUNK)]
+        commits = (self._commit_values(chunk, (), self._see(chunk, guard)) for chunk in chunks)
+        return max(await _all(commits), default=0)
 
     # -- options and ids ------------------------------------------------------------------------
 
@@ -214,17 +235,22 @@ class Changes:
 
     # -- details --------------------------------------------------------------------------------
 
-    async def _commit(self, puts: Mapping[str, Record], deletes: Sequence[str] = ()) -> None:
+    async def _commit(
+        self, puts: Mapping[str, Record], deletes: Sequence[str] = (), seen: _Seen | None = None
+    ) -> None:
         """Makes a change of keys, the first of which is new or written, and waits until it shows."""
         by = self._writer.sign()
         values = {key: encode(record, by) for key, record in puts.items()}
-        await self._feed.reached(await self._commit_values(values, deletes))
+        await self._feed.reached(await self._commit_values(values, deletes, seen))
 
-    async def _commit_values(self, values: Mapping[str, bytes], deletes: Sequence[str] = ()) -> int:
+    async def _commit_values(
+        self, values: Mapping[str, bytes], deletes: Sequence[str] = (), seen: _Seen | None = None
+    ) -> int:
+        seen = seen or self._see((*values, *deletes))
         return await commit_settled(
             self._store,
-            self._image.revision,
-            self._as_seen((*values, *deletes)),
+            seen.revision,
+            seen.compares,
             [Put(self._image.key(key), value) for key, value in values.items()],
             [self._image.key(key) for key in deletes],
         )
@@ -247,6 +273,9 @@ class Changes:
                 raise
         assert unknown is not None
         raise unknown
+
+    def _see(self, keys: Iterable[str], more: Sequence[Compare] = ()) -> _Seen:
+        return _Seen(self._image.revision, [*self._as_seen(list(keys)), *more])
 
     def _as_seen(self, keys: Sequence[str]) -> list[ModRevision]:
         return [ModRevision(self._image.key(key), self._image.mod_revision(key)) for key in keys]

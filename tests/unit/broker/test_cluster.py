@@ -10,7 +10,7 @@ import pytest
 from braidmq.cluster.membership import JoinRefused
 from braidmq.wire.errors import ApiError, ErrorCode
 from cluster import cluster
-from unit.embedded import started
+from unit.embedded import append, started
 
 
 def test_a_topic_is_spread_over_the_brokers_and_held_where_the_image_says(tmp_path: Path) -> None:
@@ -165,5 +165,31 @@ def test_an_option_of_all_brokers_counts_at_each_and_one_of_a_broker_at_it_alone
             assert one.topics.default_count() == 7
             await two.options.reconfigure("2", {"num.partitions": "9"})
             assert (one.config.num_partitions, two.config.num_partitions) == (7, 9)
+
+    asyncio.run(story())
+
+
+def test_without_the_store_records_flow_and_changes_wait_for_it(tmp_path: Path) -> None:
+    """N4: losing the store stops change, not traffic."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 2, cluster_lease_ms=2000) as found:
+            topic = await found[1].broker.topics.create("t", 2, {})
+            await found.shown(topic.id)
+            await found.stop_store()
+            await asyncio.sleep(0.2)  # until the brokers have noticed; what was under way takes longer to end
+            with pytest.raises(ApiError) as refused:
+                await found[1].broker.topics.create("late", 1, {})
+            assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            for node in found:
+                broker = node.broker
+                (partition,) = broker.topics.get("t").held.values()
+                append(partition, b"x", broker.clock.wall_ms())
+                await partition.settled()
+                assert partition.high_watermark == 1
+                assert len(list(broker.view.live_nodes())) == 2
+            await found.start_store()
+            await found.complete(2)
+            await found[2].broker.topics.create("later", 1, {})
 
     asyncio.run(story())

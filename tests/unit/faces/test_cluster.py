@@ -81,7 +81,7 @@ def test_every_broker_shows_all_brokers_and_who_leads(tmp_path: Path) -> None:
                 (each, "127.0.0.1", found[each].port, "r3" if each == 3 else None) for each in (1, 2, 3)
             ]
             assert [(one.broker_id, one.host, one.port, one.rack) for one in described.brokers] == brokers
-            assert metadata.controller_id == described.controller_id == 1
+            assert metadata.controller_id == described.controller_id == asked.broker.view.controller_id
             partitions = metadata.topics[0].partitions
             assert metadata.topics[0].topic_id == topic.id
             paged = await asked.ask(DescribeTopicPartitionsRequest(), DescribeTopicPartitionsResponse)
@@ -183,13 +183,13 @@ def test_topics_are_placed_by_count_or_by_hand(tmp_path: Path) -> None:
         assert await created(asked, CreatableTopic(name="hand", assignments=by_hand)) == (0, 3)
         view = found[2].broker.view
         hand = found[2].broker.topics.get("hand")
-        assert [one.leader.node_id for one in view.partitions(hand)] == [1, 3, 3]
+        assert [one.leader.node_id for _, one in view.partitions(hand)] == [1, 3, 3]
         grow = CreatePartitionsTopic(
             name="hand", count=4, assignments=[CreatePartitionsAssignment(broker_ids=[2])]
         )
         grown = await asked.ask(CreatePartitionsRequest(topics=[grow]), CreatePartitionsResponse)
         assert grown.results[0].error_code == 0
-        assert [one.leader.node_id for one in view.partitions(hand)] == [1, 3, 3, 2]
+        assert [one.leader.node_id for _, one in view.partitions(hand)] == [1, 3, 3, 2]
 
     tell(tmp_path, story)
 

@@ -163,14 +163,14 @@ def _describe(
         partitions=[
             MetadataResponsePartition(
                 error_code=_OK if one.leader.node_id >= 0 else _NO_LEADER,
-                partition_index=one.partition,
+                partition_index=index,
                 leader_id=one.leader.node_id,
                 leader_epoch=one.leader.epoch,
                 replica_nodes=one.replicas,
                 isr_nodes=one.in_sync,
                 offline_replicas=one.offline,
             )
-            for one in face.broker.view.partitions(topic)
+            for index, one in face.broker.view.partitions(topic)
         ],
         topic_authorized_operations=authorized_operations(
             Securable.TOPIC, topic.name, context, wanted=request.include_topic_authorized_operations
@@ -260,7 +260,7 @@ def describe_topic_partitions(
 
 
 def _describe_page(
-    topic: Topic, page: list[PartitionView], context: RequestContext
+    topic: Topic, page: list[tuple[int, PartitionView]], context: RequestContext
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -269,7 +269,7 @@ def _describe_page(
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 error_code=_OK if one.leader.node_id >= 0 else _NO_LEADER,
-                partition_index=one.partition,
+                partition_index=index,
                 leader_id=one.leader.node_id,
                 leader_epoch=one.leader.epoch,
                 replica_nodes=one.replicas,
@@ -279,7 +279,7 @@ def _describe_page(
                 last_known_elr=[one.last_leader] if one.last_leader >= 0 else [],
                 offline_replicas=one.offline,
             )
-            for one in page
+            for index, one in page
         ],
         # The request has no flag for it: Kafka always answers it here.
         topic_authorized_operations=authorized_operations(Securable.TOPIC, topic.name, context, wanted=True),

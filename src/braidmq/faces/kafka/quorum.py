@@ -1,8 +1,9 @@
 """DescribeQuorum: who keeps the cluster's metadata.
 
-Braid keeps metadata in a store with revisions instead of Kafka's metadata log. On a single machine this node
-is its only keeper, so it is the one voter and the leader; the store's newest revision stands for the end of
-the log.
+Braid keeps metadata in a store with revisions instead of Kafka's metadata log. The controller stands for the
+leader and only voter: alone, that is this node. The other brokers of a cluster follow the store, so they are
+observers. The newest revision that this broker has seen stands for the end of the log; how far the others
+are, it does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls its metadata log, of one partition; there is no such topic here."""
 METADATA_EPOCH = 0
-"""The only voter has led from the first day."""
+"""There are no elections among voters."""
+UNKNOWN = -1
 
 
 def describe_quorum(
@@ -46,9 +48,10 @@ def describe_quorum(
         ],
         nodes=[
             QuorumNode(
-                node_id=face.node_id,
-                listeners=[QuorumListener(name="PLAINTEXT", host=face.host, port=face.port)],
+                node_id=one.node_id,
+                listeners=[QuorumListener(name="PLAINTEXT", host=one.host, port=one.port)],
             )
+            for one in face.nodes()
         ],
     )
 
@@ -56,18 +59,24 @@ def describe_quorum(
 def _describe(face: KafkaFace, topic: str, index: int) -> QuorumPartition:
     if (topic, index) != (METADATA_TOPIC, 0):
         return QuorumPartition(partition_index=index, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    revision, now_ms = face.broker.metadata.image.revision, face.broker.clock.wall_ms()
+    controller_id, revision = face.broker.view.controller_id, face.broker.image.revision
     return QuorumPartition(
         partition_index=index,
-        leader_id=face.node_id,
+        leader_id=controller_id,
         leader_epoch=METADATA_EPOCH,
         high_watermark=revision,
-        current_voters=[
-            ReplicaState(
-                replica_id=face.node_id,
-                log_end_offset=revision,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
-        ],
+        current_voters=[_state(face, controller_id)],
+        observers=[_state(face, one.node_id) for one in face.nodes() if one.node_id != controller_id],
+    )
+
+
+def _state(face: KafkaFace, node_id: int) -> ReplicaState:
+    if node_id != face.node_id:
+        return ReplicaState(replica_id=node_id, log_end_offset=UNKNOWN)
+    now_ms = face.broker.clock.wall_ms()
+    return ReplicaState(
+        replica_id=node_id,
+        log_end_offset=face.broker.image.revision,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
     )
