@@ -314,6 +314,8 @@ class Broker:
     async def expire_groups(self) -> None:
         """Forgets offsets past their retention, and groups of either kind that have nothing left."""
         await self.groups.expire()
+        if self.in_cluster:
+            return  # windows of share groups are with other brokers, too: such a group stays until deleted
         reading = {part.key.group_id for part in self.share_delivery}
         for group in list(self.groups.all_groups()):
             if isinstance(group, ShareGroup) and not group.members and group.group_id not in reading:

@@ -23,6 +23,7 @@ from braidmq.group.settings import GroupSettings
 from braidmq.group.shared_limits import SharedLimits
 from braidmq.group.streams_group import StreamsOptions
 from braidmq.platform.clock import Clock
+from braidmq.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger("braid.groups")
 
@@ -82,6 +83,11 @@ class GroupShards(Shards[GroupCoordinator]):
         for shard in self:
             await shard.expire()
 
+    def stop(self) -> None:
+        super().stop()
+        for task in list(self._forgetting.values()):
+            task.cancel()
+
     # -- deleted topics -------------------------------------------------------------------------
 
     def follow(self, delta: Delta) -> None:
@@ -104,7 +110,10 @@ class GroupShards(Shards[GroupCoordinator]):
     def _on_forgotten(self, topic: str, task: asyncio.Task[None]) -> None:
         if self._forgetting.get(topic) is task:
             del self._forgetting[topic]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ApiError) and error.code is ErrorCode.NOT_COORDINATOR:
+            return  # the broker that leads the partition now sees to it
+        if error is not None:
             log.error("cannot remove the offsets of the deleted topic %s: %s", topic, error)
 
     async def forgotten(self, topic: str) -> None:
@@ -115,6 +124,8 @@ class GroupShards(Shards[GroupCoordinator]):
         task = self._forgetting.get(topic)
         if task is not None:
             await asyncio.wait([task])
+            if task.cancelled():
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the broker is stopping")
             task.result()
 
     def _deleted_topics(self) -> list[str]:

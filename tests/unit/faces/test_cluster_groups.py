@@ -40,6 +40,14 @@ from braidmq.wire.messages.groups import (
     ListGroupsResponse,
 )
 from braidmq.wire.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from braidmq.wire.messages.streams_groups import (
+    HeartbeatSubtopology,
+    HeartbeatTopology,
+    KeyValue,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    TopicInfo,
+)
 from unit.faces.spoken import Speaker
 
 NAMES = [f"group-{number}" for number in range(12)]
@@ -169,6 +177,64 @@ def test_a_server_assigned_member_gets_partitions_of_all_brokers(tmp_path: Path)
         assert answer.assignment is not None
         (assigned,) = answer.assignment.topic_partitions
         assert sorted(assigned.partitions) == list(range(6))
+
+    tell(tmp_path, story)
+
+
+def test_a_groups_own_options_count_with_its_coordinator(tmp_path: Path) -> None:
+    """C2 N4: whichever broker was asked to set them."""
+
+    async def story(found: Cluster, said: dict[int, Speaker]) -> None:
+        at = (await coordinators(said[1], ["g"]))["g"]
+        await settled(found)
+        other = found[at % 3 + 1].broker
+        await other.reconfigure_group("g", {"consumer.heartbeat.interval.ms": "7000"})
+        await found.until(lambda broker: broker.group_options.overrides("g"))
+        answer = await said[at].ask(joining("g"), ConsumerGroupHeartbeatResponse)
+        assert answer.heartbeat_interval_ms == 7000
+
+    tell(tmp_path, story)
+
+
+def test_a_streams_application_has_its_tasks_and_topics_over_all_brokers(tmp_path: Path) -> None:
+    """C2 N4: its coordinator makes the topics that are missing; other brokers hold their part of them."""
+    changelog = TopicInfo(
+        name="app-changelog", topic_configs=[KeyValue(key="cleanup.policy", value="compact")]
+    )
+    part = HeartbeatSubtopology(subtopology_id="0", source_topics=["t"], state_changelog_topics=[changelog])
+
+    async def story(found: Cluster, said: dict[int, Speaker]) -> None:
+        at = (await coordinators(said[1], ["app"]))["app"]
+        await settled(found)
+        await found[at].broker.reconfigure_group("app", {"streams.initial.rebalance.delay.ms": "0"})
+        beat = StreamsGroupHeartbeatRequest(
+            group_id="app",
+            member_id="m",
+            rebalance_timeout_ms=60_000,
+            topology=HeartbeatTopology(subtopologies=[part]),
+            active_tasks=[],
+            standby_tasks=[],
+            warmup_tasks=[],
+            process_id="p",
+        )
+        first = await said[at].ask(beat, StreamsGroupHeartbeatResponse)
+        assert first.error_code == 0
+        await found.until(lambda broker: broker.topics.find("app-changelog"))
+        held = [len(node.broker.topics.get("app-changelog").held) for node in found]
+        assert (sum(held), min(held) > 0) == (6, True)
+        steady = StreamsGroupHeartbeatRequest(
+            group_id="app", member_id="m", member_epoch=first.member_epoch, rebalance_timeout_ms=60_000
+        )
+        tasks = first.active_tasks
+        for _ in range(50):
+            answer = await said[at].ask(steady, StreamsGroupHeartbeatResponse)
+            steady.member_epoch, tasks = answer.member_epoch, answer.active_tasks or tasks
+            if tasks:
+                break
+            await asyncio.sleep(0.02)
+        assert [(each.subtopology_id, sorted(each.partitions)) for each in tasks or []] == [
+            ("0", list(range(6)))
+        ]
 
     tell(tmp_path, story)
 
