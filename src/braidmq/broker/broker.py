@@ -121,16 +121,11 @@ class Broker:
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
         self._group_settings = _group_settings(config)
         self.groups = GroupShards(
-            image,
-            self.topics,
-            config.node_id,
-            self.clock,
-            self._group_settings,
-            self.catalog,
+            image, self.topics, config.node_id, self.clock, self._group_settings, self.catalog,
             self.group_options.streams,
             lambda: self._internal_partitions(config.offsets_topic_num_partitions),
             lambda: self.in_cluster,
-        )
+        )  # fmt: skip
         self._transaction_settings = _transaction_settings(config)
         txn_peers = TxnPeers(self.peers)
         self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
@@ -147,12 +142,18 @@ class Broker:
         )
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
+        self._make_share_groups()
+        self._active_names: set[str] = set()
+        self._stopping: asyncio.Future[None] | None = None
+
+    def _make_share_groups(self) -> None:
+        """What delivers to share groups, and what keeps its state."""
         self.share_state = Shards(
-            image,
+            self.image,
             self.topics,
-            config.node_id,
+            self.node_id,
             share_records.STATE_TOPIC,
-            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            lambda: self._internal_partitions(self.config.share_coordinator_state_topic_num_partitions),
             share_coordinator.TOPIC_OPTIONS,
             lambda partition: ShareCoordinator(partition, self.topics.was_deleted),
             self.clock,
@@ -161,8 +162,6 @@ class Broker:
         self.share_delivery = ShareDelivery(
             self.topics, self.clock, self.group_options.share, self.share_persister
         )
-        self._active_names: set[str] = set()
-        self._stopping: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Loads metadata and topics, recovers what a crash left open, and begins the recurring work.
