@@ -127,12 +127,18 @@ class Broker:
         self._orphans = OrphanSearch(config.node_id, self.transactions, txn_peers)
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
+        self._make_share_groups()
+        self._active_names: set[str] = set()
+        self._stopping: asyncio.Future[None] | None = None
+
+    def _make_share_groups(self) -> None:
+        """What delivers to share groups, and what keeps its state."""
         self.share_state = Shards(
-            image,
+            self.image,
             self.topics,
-            config.node_id,
+            self.node_id,
             share_records.STATE_TOPIC,
-            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            lambda: self._internal_partitions(self.config.share_coordinator_state_topic_num_partitions),
             share_coordinator.TOPIC_OPTIONS,
             lambda partition: ShareCoordinator(partition, self.topics.was_deleted),
             self.clock,
@@ -141,8 +147,6 @@ class Broker:
         self.share_delivery = ShareDelivery(
             self.topics, self.clock, self.group_options.share, self.share_persister
         )
-        self._active_names: set[str] = set()
-        self._stopping: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Loads metadata and topics, recovers what a crash left open, and begins the recurring work.
