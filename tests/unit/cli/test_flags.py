@@ -14,7 +14,17 @@ from braidmq.cli.app import app
 
 ONLY_WRITES_THE_ADDRESS = {"pipeline init"}
 NO_TABLE = {
-    *("serve", "nameserver", "send", "produce", "tail", "consume", "perf produce", "perf consume", "perf latency"),
+    *(
+        "serve",
+        "nameserver",
+        "send",
+        "produce",
+        "tail",
+        "consume",
+        "perf produce",
+        "perf consume",
+        "perf latency",
+    ),
     *("topic create", "topic alter", "topic delete", "topic redrive", "group delete"),
     *("lake archive", "lake compact", "pipeline run", "doctor"),
 }
