@@ -125,9 +125,14 @@ BUGS: dict[str, tuple[Patch, ...]] = {
 }
 
 
-def seeds(bug: str, below: int) -> range:
+FOUND_BEFORE = {"a shard serves too early": 6, "a marker is not fenced": 16}
+"""Seeds that have shown a bug, to be tried first."""
+
+
+def seeds(bug: str, below: int) -> list[int]:
     """Those of runs with coordinators for a bug of theirs, and of the shorter ones without for any other."""
-    return range(0 if "shard" in bug or "marker" in bug else 1, below, 2)
+    first = [FOUND_BEFORE[bug]] if bug in FOUND_BEFORE else []
+    return [*first, *range(0 if "shard" in bug or "marker" in bug else 1, below, 2)]
 
 
 @contextmanager

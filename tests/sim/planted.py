@@ -86,6 +86,14 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
+FOUND_BEFORE = {"records served before they are durable": 19, "a torn tail is served": 13}
+"""Seeds that have shown a bug, to be tried first."""
+
+
+def seeds(bug: str, below: int) -> list[int]:
+    return [*([FOUND_BEFORE[bug]] if bug in FOUND_BEFORE else []), *range(below)]
+
+
 def planted(bug: str) -> Planted:
     """A broker that is made meanwhile has this bug."""
     where, name, what = BUGS[bug]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim import cluster_planted
+from tests.sim import cluster_planted, planted
 from tests.sim.cluster import ClusterSimulation
-from tests.sim.planted import BUGS, planted
 from tests.sim.simulation import Simulation
 
 SEEDS_MAX = 50
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", planted.BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """L6 T2 C6 N4: a broker with this bug does not pass."""
-    with planted(bug):
-        found = any(Simulation(seed).run().findings for seed in range(SEEDS_MAX))
+    with planted.planted(bug):
+        found = any(Simulation(seed).run().findings for seed in planted.seeds(bug, SEEDS_MAX))
     assert found, f"no seed below {SEEDS_MAX} shows {bug}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS, TOGETHER = 20, 10
+SEEDS, TOGETHER = 10, 10
 CLUSTER_SEEDS = 50
 """What there is time for in every run of the tests; `python -m tests.sim` runs as many as wanted."""
 

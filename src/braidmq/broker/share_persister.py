@@ -44,6 +44,8 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        # This broker has registered again and does not know it yet: the next call proves who it is anew.
+        ErrorCode.STALE_BROKER_EPOCH,
     }
 )
 FENCED = frozenset({ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH})

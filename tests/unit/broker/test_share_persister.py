@@ -137,12 +137,13 @@ def test_a_write_whose_outcome_is_not_known_is_followed_by_everything(took_effec
     asyncio.run(story())
 
 
-def test_changes_follow_a_coordinator_that_has_moved() -> None:
-    """N4 C1: NOT_COORDINATOR asks again who leads the shard."""
+@pytest.mark.parametrize("refusal", [ErrorCode.NOT_COORDINATOR, ErrorCode.STALE_BROKER_EPOCH])
+def test_changes_follow_a_coordinator_that_has_moved(refusal: ErrorCode) -> None:
+    """N4 C1: NOT_COORDINATOR asks again who leads the shard; so does a broker that has registered again."""
 
     async def story() -> None:
         there, shards = Coordinators(), Map()
-        there.answers = [ErrorCode.NOT_COORDINATOR]
+        there.answers = [refusal]
         persister = made(shards, there)
         saving = asyncio.ensure_future(saved(persister, Window(0).note(1)))
         await asyncio.sleep(0.01)
