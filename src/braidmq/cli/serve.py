@@ -277,7 +277,14 @@ def _for_each_broker(asked: argparse.Namespace) -> tuple[str, ...]:
 
 
 def announce(line: str) -> None:
-    print(line, flush=True)
+    """Says it on stdout. If nobody reads that any more, as after a kill of the supervisor, it is not said."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # What is still in the buffer must go somewhere when this process ends.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def stop_on_eof() -> None:
