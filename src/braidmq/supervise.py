@@ -79,6 +79,8 @@ class Plan:
     cluster_name: str
     arguments: tuple[str, ...] = ()
     """For every broker: options, log level, configuration file."""
+    addresses: tuple[tuple[str, Address], ...] = ()
+    """Options of the first broker that are addresses; each of the others has the next port."""
     program: tuple[str, ...] = (sys.executable, "-m", "braidmq", "serve")
     stop_on_eof: bool = False
     open_store: OpenStore | None = None
@@ -305,6 +307,8 @@ class Supervisor:
         if child.advertise is not None:
             words += ["--advertise", str(child.advertise)]
         words += [*plan.arguments, *self._store_argument, "-o", f"node.id={child.node_id}"]
+        for name, address in plan.addresses:
+            words += ["-o", f"{name}={_shifted(address, child.node_id - plan.first_id)}"]
         words += ["--log-prefix", f"[{child.name}]"]
         return [*words, "--stop-on-eof"] if plan.stop_on_eof else words
 
