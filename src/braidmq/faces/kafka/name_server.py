@@ -19,6 +19,7 @@ from braidmq.cluster.name_server_config import BadEntry, NameServerConfig
 from braidmq.config import Config
 from braidmq.faces.kafka import peer_proof
 from braidmq.faces.kafka.face import APIS, Verb
+from braidmq.faces.kafka.live_clients import LiveClients
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.peer_proof import PeerDirectory, PeerIdentity
 from braidmq.platform.clock import Clock
@@ -112,6 +113,7 @@ class NameServerFace:
         self.directory = directory
         self.entries = entries
         self.refusals = peer_proof.Refusals()
+        self.clients = LiveClients(clock)
         self.verbs: dict[int, Verb] = {}
         for api, handler in _HANDLERS.items():
             request = request_class(api)
@@ -149,7 +151,9 @@ def metadata(face: NameServerFace, request: MetadataRequest, context: RequestCon
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_describe(known, topic) for topic in known.topics.values()]
     else:
-        topics = [_look_up(known, wanted) for wanted in request.topics]
+        # Each once: otherwise a short request for one topic many times would have an answer without bounds.
+        asked = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics}
+        topics = [_look_up(known, wanted) for wanted in asked.values()]
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
