@@ -21,7 +21,7 @@ def test_a_connection_that_nobody_takes_is_closed(caplog: pytest.LogCaptureFixtu
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        reactor = Reactor(configure({}), loop, SocketNetwork(), lambda work, done: None)
+        reactor = Reactor(configure({}), loop, SocketNetwork(), lambda *_: None)
         address = reactor.listen("127.0.0.1", 0, no_session)
         reader, writer = await asyncio.open_connection(*address)
         async with asyncio.timeout(10):
