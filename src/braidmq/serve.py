@@ -33,6 +33,7 @@ FILES_KEPT_BACK = 64
 FILES_SHARED_MIN = 64
 COLLECTOR_THRESHOLDS = (20_000, 50, 100)
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Address = tuple[str, int]
 
@@ -124,6 +125,7 @@ class Service:
         host, port = self._reactor.listen(*listen, lambda connection: KafkaSession(self._face, connection))
         told = advertise or (_reachable(host), port)
         self._face.advertise(*told, listening=(host, port))
+        self._broker.metadata.listening = (LOOPBACK.get(host, host), port)
         self._listen_forwarding()
         await self._broker.metadata.appear(*told)
         self._name_servers.start(*told)

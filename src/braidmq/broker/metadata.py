@@ -116,6 +116,8 @@ class Metadata:
         self._run = new_uuid().hex()
         self._writer = Writer(f"{node_id}/{self._run}")
         self._membership: Membership | None = None
+        self.listening: tuple[str, int] | None = None
+        """Where this broker reaches itself, which need not be where clients are sent."""
         self.controller: Controller | None = None
         """Campaigns for this broker once it has appeared; a broker alone needs none."""
         self._own: FileStore | None = None

@@ -38,6 +38,8 @@ class PeerDirectory:
         broker = self._metadata.image.brokers.get(node_id)
         if broker is None or broker.alive is None:
             return None
+        if node_id == self.node_id and self._metadata.listening is not None:
+            return self._metadata.listening
         for listener in broker.alive.record.listeners:
             if listener.name == KAFKA:
                 return listener.host, listener.port
