@@ -335,7 +335,7 @@ class Supervisor:
                 log.info("%s still runs as process %d and is kept", child.name, pid)
                 await self._until_seen(child, process)
                 return process
-            log.info("%s runs as process %d with other options; it is started anew", child.name, pid)
+            log.info("%s runs as process %d with other options; it is restarted", child.name, pid)
             await self._end(process, child)
             child.process = None
         return None

@@ -12,11 +12,10 @@ checks what its last checkpoint does not cover.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from braidmq.broker import share_coordinator, share_records
 from braidmq.broker.broker_options import BrokerOptions
@@ -33,6 +32,7 @@ from braidmq.broker.partition import Partition
 from braidmq.broker.peer_directory import PeerDirectory
 from braidmq.broker.producer_ids import ProducerIds
 from braidmq.broker.replica import Replica
+from braidmq.broker.settings import group_settings, take_over, transaction_settings
 from braidmq.broker.shards import Shards
 from braidmq.broker.share_coordinator import ShareCoordinator
 from braidmq.broker.share_delivery import ShareDelivery
@@ -46,7 +46,6 @@ from braidmq.broker.txn_orphans import OrphanSearch
 from braidmq.broker.txn_questions import TxnQuestions
 from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
-from braidmq.group.settings import GroupSettings, MigrationPolicy
 from braidmq.log.files import FileCache
 from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
@@ -55,7 +54,6 @@ from braidmq.log.retention import stored_bytes
 from braidmq.net.peer import Peers
 from braidmq.net.txn_peer import TxnPeers
 from braidmq.platform.host import Host
-from braidmq.txn.settings import TransactionSettings
 from braidmq.wire.errors import ApiError, ErrorCode
 
 OFFSETS_CHECK_S = 600.0
@@ -71,8 +69,6 @@ THREADS_PATIENCE_S = 1.0
 """How long a stop waits for files that are being removed; the next start removes the rest."""
 
 log = logging.getLogger("braid.broker")
-
-Settings = TypeVar("Settings", GroupSettings, TransactionSettings)
 
 
 class Broker:
@@ -122,21 +118,27 @@ class Broker:
         )
         self.catalog = TopicCatalog(self.topics)
         self.group_options = GroupOptions(config, image, changes, self._on_group_options_changed)
-        self._group_settings = _group_settings(config)
+        self._group_settings = group_settings(config)
         self.groups = self._new_groups()
-        self._transaction_settings = _transaction_settings(config)
+        self._transaction_settings = transaction_settings(config)
         txn_peers = TxnPeers(self.peers)
         self.markers = MarkerWriter(config.node_id, image, self.topics, self.clock, txn_peers)
         self.transactions = self._new_transactions()
         self._orphans = OrphanSearch(config.node_id, self.transactions, txn_peers)
         self._txn_questions = TxnQuestions(txn_peers)
         self.txn_gate = TxnGate(self.transactions, self._txn_questions, config.node_id)
+        self._make_share_groups()
+        self._active_names: set[str] = set()
+        self._stopping: asyncio.Future[None] | None = None
+
+    def _make_share_groups(self) -> None:
+        """What delivers to share groups, and what keeps its state."""
         self.share_state = Shards(
-            image,
+            self.image,
             self.topics,
-            config.node_id,
+            self.node_id,
             share_records.STATE_TOPIC,
-            lambda: self._internal_partitions(config.share_coordinator_state_topic_num_partitions),
+            lambda: self._internal_partitions(self.config.share_coordinator_state_topic_num_partitions),
             share_coordinator.TOPIC_OPTIONS,
             lambda partition: ShareCoordinator(partition, self.topics.was_deleted),
             self.clock,
@@ -145,8 +147,6 @@ class Broker:
         self.share_delivery = ShareDelivery(
             self.topics, self.clock, self.group_options.share, self.share_persister
         )
-        self._active_names: set[str] = set()
-        self._stopping: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Loads metadata and topics, recovers what a crash left open, and begins the recurring work.
@@ -208,8 +208,8 @@ class Broker:
     def _load_metadata(self) -> None:
         """Takes what the image shows, and follows it from here on; nothing is awaited in between."""
         self.options.load()
-        _take_over(self._group_settings, _group_settings(self.config))
-        _take_over(self._transaction_settings, _transaction_settings(self.config))
+        take_over(self._group_settings, group_settings(self.config))
+        take_over(self._transaction_settings, transaction_settings(self.config))
         self.group_options.load()
         self.group_options.settle(self._group_settings)
         self.topics.load()
@@ -375,9 +375,9 @@ class Broker:
 
     async def _on_options_changed(self) -> None:
         """`config` holds new values: those who made something of the old ones make it again."""
-        _take_over(self._group_settings, _group_settings(self.config))
+        take_over(self._group_settings, group_settings(self.config))
         self.group_options.settle(self._group_settings)
-        _take_over(self._transaction_settings, _transaction_settings(self.config))
+        take_over(self._transaction_settings, transaction_settings(self.config))
         for group_id in dict.fromkeys(part.key.group_id for part in self.share_delivery):
             self.share_delivery.relimit(group_id)
         await self.topics.refresh_options()
@@ -475,35 +475,3 @@ async def _within(work: asyncio.Future[Any], patience_s: float) -> bool:
         return False
     work.result()
     return True
-
-
-def _take_over(settings: Settings, changed: Settings) -> None:
-    """Brings the values of `changed` into the settings that others hold."""
-    for field in dataclasses.fields(settings):
-        if field.init:
-            setattr(settings, field.name, getattr(changed, field.name))
-
-
-def _transaction_settings(config: Config) -> TransactionSettings:
-    return TransactionSettings(
-        transaction_max_timeout_ms=config.transaction_max_timeout_ms,
-        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
-        transactional_ids_max=config.transactional_ids_max,
-    )
-
-
-def _group_settings(config: Config) -> GroupSettings:
-    return GroupSettings(
-        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-        group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-        group_members_bytes_max=config.group_members_bytes_max,
-        group_offsets_bytes_max=config.group_offsets_bytes_max,
-        group_consumer_migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
-        group_share_session_timeout_ms=config.group_share_session_timeout_ms,
-        group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
-        group_share_max_size=config.group_share_max_size,
-        group_streams_max_size=config.group_streams_max_size,
-    )

@@ -268,7 +268,8 @@ class SharePersister:
 
     def _here(self, part: SharePartition) -> ShareCoordinator | None:
         """The shard of a window, if it can be written at once."""
-        if part.key in self._in_round or part.key in self._unsaved:
+        # Empty on a broker alone: the keys are not even hashed.
+        if (self._in_round and part.key in self._in_round) or (self._unsaved and part.key in self._unsaved):
             return None  # changes before this one are still on their way
         try:
             return self._shards.of(part.coordinator_key)
@@ -287,7 +288,7 @@ class SharePersister:
             raise
         saving.refused.update(taken.refused)
         if taken.durable_at is not None:
-            keys = [key for key in changes if key not in taken.refused]
+            keys = [key for key in changes if key not in taken.refused] if taken.refused else list(changes)
             saving.local(shard, taken.durable_at, keys)
         for part in parts if taken.refused else ():
             if part.key in taken.refused:

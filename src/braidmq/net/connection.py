@@ -106,8 +106,7 @@ class Connection:
     __slots__ = (
         "_answers", "_buffer", "_closed", "_cold", "_draining", "_filled", "_flush_due", "_half_closed",
         "_held_bytes", "_hint", "_limits", "_loop", "_on_close", "_out", "_pool", "_read_ahead", "_reading",
-        "_session",
-        "_sock", "_start", "_writing", "fd", "frame_since", "last_active", "peer",
+        "_session", "_sock", "_start", "_writing", "fd", "frame_since", "last_active", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -130,8 +129,7 @@ class Connection:
         self._on_close = on_close
         self._session: Session | None = None
         self._buffer: memoryview | None = None
-        self._start = 0
-        self._filled = 0
+        self._start = self._filled = 0
         self._hint = FIRST_BYTES
         self._answers: list[PendingReply] | None = None
         """Answers still to come, in order; an idle connection does not even hold an empty list."""
@@ -142,8 +140,7 @@ class Connection:
         self._cold = False
         self._reading = False
         self._writing = False
-        self._closed = False
-        self._draining = False
+        self._closed = self._draining = False
         self._flush_due = False
         self._half_closed = False
         self.last_active = loop.time()

@@ -4,7 +4,8 @@ Everything here is pure. No module touches a socket, a disk or a clock, nothing 
 the same order always give the same effects. A shell (a protocol's face together with the broker) brings
 requests, time and reports in, and carries effects out.
 
-    coordinator       all transactional ids of a broker, the door through which the shell comes in
+    coordinator       the transactional ids of one partition, the door through which the shell comes in
+    marker_queue      markers for another broker: batched, and repeated until they are written
     transaction       one of them: its states, its producer's epoch, and how one follows another
     events            the requests, answers and effects that go in and out
     records, loading  how all of it is written to and read from `__transaction_state`
@@ -31,9 +32,9 @@ How a shell uses it
             batch may hold several.
         `WriteMarkers(id, marker, partitions)`  for each partition append the control batch that
             `log.transactions.end_marker` builds, unless `PartitionTransactions.check_marker` says that it is
-            there already. When it is durable, and for the offsets topic `Groups.decide` has been called,
-            report the partition with `markers_written`. One that no longer exists counts as written. If any
-            partition failed, call `markers_failed` once; what is missing is tried again by `tick`.
+            there already. When it is durable report the partition with `markers_written`. One that no longer
+            exists counts as written. If any partition failed, call `markers_failed` once; what is missing is
+            tried again by `tick`.
         `Reply(token, answer)`  answer that client; if it has gone meanwhile, drop the reply.
     What must be durable before what, which follows from this order:
         the record of PrepareCommit or PrepareAbort before any marker and before the answer to EndTxn;

@@ -171,7 +171,7 @@ def test_a_producer_that_writes_meanwhile_is_left_alone(
 
 
 def test_two_brokers_never_give_the_same_producer_id(tmp_path: Path) -> None:
-    """T1 N4: blocks are taken by compare-and-set, also when both take one at the same time."""
+    """T2 N4: blocks are taken by compare-and-set, also when both take one at the same time."""
 
     async def story() -> None:
         async with cluster(tmp_path, 2) as found:

@@ -14,13 +14,23 @@ from braidmq.cli.app import app
 
 ONLY_WRITES_THE_ADDRESS = {"pipeline init"}
 NO_TABLE = {
-    *("serve", "send", "produce", "tail", "consume", "perf produce", "perf consume", "perf latency"),
+    *(
+        "serve",
+        "nameserver",
+        "send",
+        "produce",
+        "tail",
+        "consume",
+        "perf produce",
+        "perf consume",
+        "perf latency",
+    ),
     *("topic create", "topic alter", "topic delete", "topic redrive", "group delete"),
     *("lake archive", "lake compact", "pipeline run", "doctor"),
     *("cluster export", "cluster import"),
 }
 """Commands that print records, a line or a live view; a new command is here or has --output."""
-NO_JSON = {"serve", "pipeline run"}
+NO_JSON = {"serve", "nameserver", "pipeline run"}
 DESTRUCTIVE = {
     *("topic delete", "topic reshard", "group delete", "group reset", "txn abort", "lake replay", "doctor"),
     *("cluster export", "cluster import"),
@@ -145,7 +155,7 @@ def test_help_says_first_what_a_command_does(name: str) -> None:
     assert [text for text in texts if STILTED.search(text)] == []
     unexplained = [flag for flag, option in options(name).items() if flag[0] == "-" and not option.help]
     assert unexplained == []
-    if name != "serve":
+    if name not in ("serve", "nameserver"):
         shown = name.replace("produce", "send").replace("consume", "tail") if " " not in name else name
         assert f"braid {shown}" in (each.epilog or "")
 

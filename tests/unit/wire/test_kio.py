@@ -21,8 +21,11 @@ from braidmq.wire.api import REQUESTS, Api
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.primitives import ZERO_UUID
 from braidmq.wire.schema import Field, Message, decode, encode
-from unit.wire.drawn import CLASSES, as_read, encodable, messages
+from unit.wire.drawn import CLASSES as ALL_CLASSES
+from unit.wire.drawn import as_read, encodable, messages
 
+CLASSES = [cls for cls in ALL_CLASSES if not cls.api.name.startswith("BRAID_")]
+"""Those that Kafka has, too."""
 NOT_RELEASED = {Api.INIT_PRODUCER_ID: 6}
 """Versions that Kafka defines and marks as unstable: no release advertises them."""
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -95,7 +98,10 @@ def test_error_codes_and_what_may_be_retried_are_those_of_kafka() -> None:
     assert ours == {(code.name.upper(), int(code), code.retriable) for code in KioErrorCode}
 
 
-@pytest.mark.parametrize("api", list(REQUESTS), ids=lambda api: api.name)
+KAFKAS = [api for api in REQUESTS if not api.name.startswith("BRAID_")]
+
+
+@pytest.mark.parametrize("api", KAFKAS, ids=lambda api: api.name)
 @given(
     correlation_id=st.integers(-(2**31), 2**31 - 1),
     client_id=st.none() | st.text(max_size=5) | st.just("é" * 200),

@@ -193,7 +193,7 @@ class _Report:
             except PeerUnavailable as error:
                 self._note(str(error))
             except Exception:
-                log.exception("the name server at %s could not be told of this broker", self._address)
+                log.exception("the name server at %s did not get a heartbeat", self._address)
             await asyncio.sleep(GAP_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S - GAP_S):
@@ -250,4 +250,4 @@ def _topic(topic: TopicRoute) -> RouteTopic:
 
 def _say_why(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("name servers are told of this broker no longer", exc_info=error)
+        log.error("heartbeats to name servers have ended", exc_info=error)
