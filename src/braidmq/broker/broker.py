@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from braidmq.broker import share_coordinator, share_records
+from braidmq.broker import disk_reserve, share_coordinator, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
@@ -61,6 +61,7 @@ TRANSACTIONS_CHECK_S = 3600.0
 CLUSTER_TRANSACTIONS_CHECK_S = 300.0
 """Sooner: at the start of a broker the others cannot be asked what is over."""
 TIDY_S = 1.0
+RESERVE_CHECK_S = 60.0
 CLUSTER_SHARDS = 16
 """Partitions of an internal topic in a cluster."""
 STOP_PATIENCE_S = 2.5
@@ -170,6 +171,7 @@ class Broker:
         # Before anything is kept: a directory whose name a power loss takes back takes all with it.
         if self.disk.makedirs(self.data / "topics") is not None:
             sync_ancestors(self.disk, self.data / "topics")
+        disk_reserve.release(self.disk, self.data)
         was_killed = self.disk.exists(self.data / "active")
         await self.metadata.open(Start.AFTER_A_KILL if was_killed else Start.CLEAN)
         self._load_metadata()
@@ -186,6 +188,7 @@ class Broker:
             self.transactions.check_loaded()
             await self._orphans.end(recovered)
         self.housekeeping.measure_disk()
+        disk_reserve.keep(self.disk, self.data)
         await self._finish_deletions()
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups),
@@ -194,6 +197,7 @@ class Broker:
                 self.tend_transactions,
             ),
             (TIDY_S, self._tidy),
+            (RESERVE_CHECK_S, self._keep_reserve),
         )
 
     async def _load_share_state(self) -> None:
@@ -219,6 +223,9 @@ class Broker:
         shards = (self.groups, self.transactions, self.markers)
         for follower in (self.options, self.group_options, self.topics, *shards):
             self.metadata.feed.listen(follower.follow)
+
+    async def _keep_reserve(self) -> None:
+        disk_reserve.keep(self.disk, self.data)
 
     async def _tidy(self) -> None:
         await self.options.settle()
