@@ -117,6 +117,9 @@ class ShardMap:
                 await self._topics.create_own(self.topic_name, self._options, self._new_count())
             except ApiError as error:
                 # Another broker was faster, and the image will show it in a moment.
+                if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    # The store is away: clients look for their coordinator again.
+                    raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
                 if error.code not in (
                     ErrorCode.TOPIC_ALREADY_EXISTS,
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -288,7 +288,7 @@ class Topics:
             with storing():
                 await self._threads.run(lambda: self._make_directory(record))
         try:
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.create_topic(name, record.id, replicas, overrides)
         except (ApiError, TopicExists) as error:
             self._leftovers = True
@@ -337,7 +337,7 @@ class Topics:
 
         async with self._change:
             self._leftovers = True
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.retried(topic_key(self.get(name).id), attempt)
 
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
@@ -351,7 +351,7 @@ class Topics:
             topic_id = self.get(name).id
             self.check_overrides(overrides)
             check_pinned(name, overrides)
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.retried(topic_key(topic_id), attempt)
 
     async def refresh_options(self) -> None:
@@ -388,7 +388,7 @@ class Topics:
         async with self._change:
             topic_id = self.get(name).id
             self._leftovers = True
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.retried(topic_key(topic_id), attempt)
             if forget is not None:
                 await forget()

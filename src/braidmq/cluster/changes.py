@@ -28,9 +28,10 @@ from braidmq.cluster.metadata_store import (
     MetadataStore,
     ModRevision,
     Put,
-    StoreClosed,
+    StoreError,
     Unknown,
 )
+from braidmq.cluster.outage import Outage
 from braidmq.cluster.placement import Candidate, Replicas
 from braidmq.cluster.records import (
     DeletedTopic,
@@ -68,12 +69,20 @@ class _Seen(NamedTuple):
 class Changes:
     """Changes the metadata in the name of one broker."""
 
-    def __init__(self, store: MetadataStore, feed: ImageFeed, node_id: int, writer: Writer) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        feed: ImageFeed,
+        node_id: int,
+        writer: Writer,
+        outage: Outage | None = None,
+    ) -> None:
         self._store = store
         self._feed = feed
         self._image = feed.image
         self._node_id = node_id
         self._writer = writer
+        self.outage = outage or Outage()
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class Changes:
         try:
             await self.replace_topic(name, topic_id, replicas, options)
         except Conflict:
-            with suppress(StoreClosed):
+            with suppress(StoreError):
                 await self._caught_up(records.name_key(name))
             raise TopicExists(name) from None
 
@@ -153,7 +162,7 @@ class Changes:
             await self._commit(grown, (), seen)
         except Conflict:
             # Another attempt compares the partitions that this one has put.
-            with suppress(StoreClosed):
+            with suppress(StoreError):
                 await self._feed.reached(revision)
             raise
 

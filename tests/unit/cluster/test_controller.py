@@ -10,7 +10,7 @@ import pytest
 
 from braidmq.cluster import controller as controller_module
 from braidmq.cluster import records
-from braidmq.cluster.changes import Changes, TopicExists
+from braidmq.cluster.changes import Changes, TopicExists, _Seen
 from braidmq.cluster.controller import Controller
 from braidmq.cluster.decisions import (
     DELETED_KEPT_MS,
@@ -334,12 +334,12 @@ def test_a_growth_that_was_swept_fails_and_the_topic_stays_as_it_was() -> None:
         await asyncio.sleep(0.5)
         cluster.clock.added_s = LEFTOVER_S + 1
         await until(lambda: not list(slow.image.leftovers()))
+        # What it saw before it stood still.
+        before = topic.meta.mod_revision
+        seen = _Seen(before, [ModRevision(PREFIX + records.topic_key(ID), before)])
+        grown = {records.topic_key(ID): encode(replace(topic.meta.record, partitions=202), "slow/1")}
         with pytest.raises(Conflict):
-            await slow.changes._commit_values(
-                {records.topic_key(ID): encode(replace(topic.meta.record, partitions=202), "slow/1")},
-                # What it saw before it stood still.
-                demands=[ModRevision(PREFIX + records.topic_key(ID), topic.meta.mod_revision)],
-            )
+            await slow.changes._commit_values(grown, seen=seen)
         assert len(await cluster.keys(records.PARTITIONS)) == 2
         assert slow.image.topics[ID].meta.record == TopicMeta(name="orders", partitions=2, options={"a": "1"})
 
