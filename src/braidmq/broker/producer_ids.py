@@ -60,7 +60,9 @@ class ProducerIds:
         return self._take()
 
     async def stop(self) -> None:
+        """Does not wait for the store, which may be away: ids that it reserves now are lost, and no harm."""
         if self._ahead is not None:
+            self._ahead.cancel()
             await asyncio.wait([self._ahead])
 
     def _take(self) -> int:

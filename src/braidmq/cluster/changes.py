@@ -44,7 +44,7 @@ from braidmq.cluster.records import (
     decode,
     encode,
 )
-from braidmq.cluster.settlement import Writer, commit_settled
+from braidmq.cluster.settlement import SETTLE_S_MAX, Writer, commit_settled
 
 REPLICATION_FACTOR = 1
 CHUNK = OPERATIONS_MAX - 1
@@ -269,7 +269,10 @@ class Changes:
         stored = [self._image.key(key) for key in keys]
         compares = self._as_seen(keys)
         unknown: Unknown | None = None
+        until_s = asyncio.get_running_loop().time() + SETTLE_S_MAX
         for _ in range(TRIES_MAX):
+            if unknown is not None and asyncio.get_running_loop().time() >= until_s:
+                break
             try:
                 return await self._store.commit(compares, deletes=stored)
             except Unknown as error:

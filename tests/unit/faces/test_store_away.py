@@ -221,3 +221,20 @@ def test_many_who_need_the_store_wait_for_it_together(tmp_path: Path) -> None:
             assert answer.producer_id > 0
 
     asyncio.run(story())
+
+
+def test_a_broker_stops_cleanly_while_the_store_is_away(tmp_path: Path) -> None:
+    """N4: ids that are being reserved ahead do not make the next start recover."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as found:
+            broker = found[1].broker
+            await broker.producer_ids.reserve()
+            await found.stop_store()
+            while broker.producer_ids._ahead is None:
+                broker.producer_ids.take_now()
+            await found.stop(1)
+            assert not (tmp_path / "1" / "active").exists()
+            await found.start_store()
+
+    asyncio.run(story())
