@@ -125,6 +125,23 @@ def test_clients_find_brokers_topics_and_coordinators_there(tmp_path: Path) -> N
     asyncio.run(story())
 
 
+def test_the_own_client_creates_topics_through_it(tmp_path: Path) -> None:
+    """N2: what a name server does not serve, the client asks of a broker that it learns of there."""
+
+    async def story() -> None:
+        async with (
+            broker(tmp_path / "b") as (running, _),
+            name_server(tmp_path / "n", key_of(running)) as server,
+        ):
+            await running.options.reconfigure("", {"nameservers": address(server)})
+            await until(lambda: 1 in server.known.brokers)
+            command = ["topic", "create", "orders", "-p", "3", "-b", address(server)]
+            assert await asyncio.to_thread(main, command) == 0
+            assert running.topics.get("orders").partition_count == 3
+
+    asyncio.run(story())
+
+
 def test_the_list_of_name_servers_changes_while_the_broker_runs(tmp_path: Path) -> None:
     """N1: a new one hears of the broker at once, one that was taken out is left with a goodbye."""
 

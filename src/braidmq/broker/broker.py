@@ -179,10 +179,12 @@ class Broker:
         self.groups.start()
         if not self.in_cluster:
             await self.groups.loaded()
+            self.groups.check_loaded()
         await self._load_share_state()
         self.transactions.start()
         if not self.in_cluster:
             await self.transactions.loaded()
+            self.transactions.check_loaded()
             await self._orphans.end(recovered)
         self.housekeeping.measure_disk()
         await self._finish_deletions()
@@ -202,6 +204,7 @@ class Broker:
         if self.in_cluster:
             return  # groups are known from what their coordinators have written
         await self.share_state.loaded()
+        self.share_state.check_loaded()
         for group_id in self.share_persister.groups_kept_here():
             # Before coordinators wrote down which share groups there are, only their state said so.
             (await self.groups.reach(group_id)).groups.add_share(group_id)

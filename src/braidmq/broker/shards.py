@@ -138,13 +138,15 @@ class ShardMap:
 class _Led(Generic[S]):
     """A shard that this broker leads."""
 
-    __slots__ = ("loaded", "loading", "partition", "shard", "tried")
+    __slots__ = ("failure", "loaded", "loading", "partition", "shard", "tried")
 
     def __init__(self, partition: InternalPartition, shard: S) -> None:
         self.partition = partition
         self.shard = shard
         self.loaded = False
         self.loading: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None
+        """What kept it from being loaded the last time."""
         self.tried = asyncio.Event()
         """Set when it is loaded, or was not the first time, or is led no more."""
 
@@ -222,6 +224,12 @@ class Shards(ShardMap, Generic[S]):
         """Returns when every shard that is led here now is loaded, if it can be; those are tried again."""
         for led in list(self._led.values()):
             await led.tried.wait()
+
+    def check_loaded(self) -> None:
+        """Raises what keeps a shard that is led here from being loaded."""
+        for led in self._led.values():
+            if led.failure is not None and not led.loaded:
+                raise led.failure
 
     # -- following the image --------------------------------------------------------------------
 
@@ -309,6 +317,7 @@ class Shards(ShardMap, Generic[S]):
             except Exception as error:
                 if self._led.get(index) is not led:
                     return
+                led.failure = error
                 known = isinstance(error, ApiError | OSError)
                 log.error(
                     "%s: cannot be loaded, which is tried again in %.1f s: %s", led.partition, pause_s, error,

@@ -7,6 +7,7 @@ Routes are cached and never trusted: a broker that no longer leads a partition s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -132,6 +133,10 @@ class Cluster:
             try:
                 return self.any_connection().call(request, answer, newest)
             except Unreachable as error:
+                if not self.brokers and not isinstance(request, MetadataRequest):
+                    # A name server closes the connection on what only brokers do, and knows where they are.
+                    with suppress(Unreachable, TimedOut):
+                        self.refresh([])
                 attempt.failed(error, retriable=bool(self.brokers))
         raise AssertionError("attempts end by raising")
 
