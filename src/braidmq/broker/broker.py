@@ -46,6 +46,7 @@ from braidmq.broker.txn_orphans import OrphanSearch
 from braidmq.broker.txn_questions import TxnQuestions
 from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
+from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
@@ -323,9 +324,17 @@ class Broker:
         await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """Deletes a group without members, and all it has kept."""
-        code = await self.groups.of(group_id).delete_group(group_id)
-        if code is ErrorCode.NONE:
+        """Deletes a group without members, and all it has kept.
+
+        If a broker that may keep something of a share group is away, the group stays, and the client tries
+        again: nobody could delete that later. A group of another kind has kept nothing there.
+        """
+        coordinator = self.groups.of(group_id)
+        is_share = isinstance(coordinator.groups.find(group_id), ShareGroup)
+        if is_share:
+            await self.share_persister.of_group(group_id)
+        code = await coordinator.delete_group(group_id)
+        if is_share and code is ErrorCode.NONE:
             await self.share_delivery.forget_group(group_id)
         return code
 

@@ -31,6 +31,7 @@ from braidmq.cluster.metadata_store import MetadataStore, StoreCorrupt, StoreErr
 from braidmq.cluster.node_file import FILE_NAME as NODE_FILE
 from braidmq.cluster.node_file import NodeFile, read_node_file, write_node_file
 from braidmq.cluster.open_store import is_embedded, open_embedded, open_store
+from braidmq.cluster.outage import Outage
 from braidmq.cluster.records import BadRecord, Listener, Node, decode
 from braidmq.cluster.settlement import Writer
 from braidmq.cluster.upgrade import OLD_CLUSTER_ID, upgrade
@@ -39,6 +40,9 @@ from braidmq.platform.host import Host
 from braidmq.platform.randomness import new_uuid, random_bytes
 from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
+
+OUTAGE_PAUSE_S = 1.0
+"""How long nobody asks a shared store for a change after it did not answer."""
 
 log = logging.getLogger("braid.broker")
 
@@ -125,7 +129,8 @@ class Metadata:
             self.store = self._own = open_embedded(host.disk, data, host.clock, threads.run)
         self.image = Image(self._prefix)
         self.feed = ImageFeed(self.store, self.image, host.clock)
-        self.changes = Changes(self.store, self.feed, node_id, self._writer)
+        outage = Outage(OUTAGE_PAUSE_S if self.shared else 0.0)
+        self.changes = Changes(self.store, self.feed, node_id, self._writer, outage)
         self.cluster_id = ""
 
     @property
@@ -271,9 +276,17 @@ class Metadata:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
-    """Turns a change of the metadata that could not be made into what a client is told."""
+def storing(outage: Outage | None = None) -> Iterator[None]:
+    """Turns a change of the metadata that could not be made into what a client is told.
+
+    With `outage`, it is refused at once while the store is known to be away.
+    """
+    refusal = None if outage is None else outage.refusal()
     try:
+        if refusal is not None:
+            raise refusal
         yield
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, BadRecord) as error:
+        if outage is not None and error is not refusal and isinstance(error, StoreError):
+            outage.note(error)
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error

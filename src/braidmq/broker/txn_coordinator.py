@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -90,7 +91,9 @@ class TransactionCoordinator:
         if loading.unreadable:
             log.warning("%s: cannot read %d records; they are skipped", self._partition, loading.unreadable)
         if loading.transactions:
-            await self._producer_ids.reserve()
+            # What was decided is finished whether or not there are ids for producers that come.
+            with suppress(ApiError):
+                await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
 
     def resign(self) -> None:

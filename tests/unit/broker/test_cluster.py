@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.cluster import records
 from braidmq.cluster.membership import JoinRefused
 from braidmq.wire.errors import ApiError, ErrorCode
 from cluster import cluster
@@ -191,5 +192,42 @@ def test_without_the_store_records_flow_and_changes_wait_for_it(tmp_path: Path) 
             await found.start_store()
             await found.complete(2)
             await found[2].broker.topics.create("later", 1, {})
+
+    asyncio.run(story())
+
+
+def test_an_option_that_a_broker_cannot_take_costs_no_topic(tmp_path: Path) -> None:
+    """N4: what a newer broker has stored keeps an older one neither from the topic nor from starting."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 2) as found:
+            changes = found[1].broker.metadata.changes
+            odd = {"retention.ms": "for ever", "segment.bytes": "1048576"}
+            await changes.create_topic("odd", bytes(16), changes.place(2), odd)
+            await found.shown(bytes(16))
+            for node_id in (1, 2):
+                assert found[node_id].broker.topics.get("odd").config.segment_bytes == 1048576
+                assert len(found[node_id].broker.topics.get("odd").held) == 1
+            await found.restart(2)
+            assert len(found[2].broker.topics.get("odd").held) == 1
+
+    asyncio.run(story())
+
+
+def test_a_broker_forgets_deletions_whose_records_are_gone(tmp_path: Path) -> None:
+    """N4: topics that come and go for months cost no memory."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as found:
+            broker = found[1].broker
+            deletions = broker.topics._deletions
+            for name in ("a", "b"):
+                topic = await broker.topics.create(name, 1, {})
+                await broker.delete_topic(name)
+                await broker.topics.tidy()
+                assert list(deletions._done) == [topic.id]
+                # As the controller does after some days.
+                await broker.metadata.changes._delete([records.deleted_key(topic.id)])
+                await found.until(lambda broker, gone=topic.id: not broker.topics.was_deleted(gone))
 
     asyncio.run(story())
