@@ -79,6 +79,8 @@ class Plan:
     cluster_name: str
     arguments: tuple[str, ...] = ()
     """For every broker: options, log level, configuration file."""
+    addresses: tuple[tuple[str, Address], ...] = ()
+    """Options of the first broker that are addresses; each of the others has the next port."""
     program: tuple[str, ...] = (sys.executable, "-m", "braidmq", "serve")
     stop_on_eof: bool = False
     open_store: OpenStore | None = None
@@ -254,20 +256,27 @@ class Supervisor:
                 if self._stopping.is_set() and process is None:
                     return
                 process = process or self._started(child)
+                child.process = process
+                child.started_at = self._clock.monotonic()
+                code = await process.wait()
+                child.process = None
+                child.ready.clear()
+                await self._after_end(child, process, code)
             except OSError as error:
                 log.error("%s cannot be started: %s", child.name, error)
                 await self._pause(child.restarts.ended(self._clock.monotonic(), 0.0))
-                continue
-            child.process = process
-            child.started_at = self._clock.monotonic()
-            code = await process.wait()
-            child.process = None
-            child.ready.clear()
-            await self._after_end(child, process, code)
+            except Exception:
+                # A defect of ours: a broker that nobody starts again would be worse.
+                log.exception("%s is not watched for a moment", child.name)
+                await self._pause(child.restarts.ended(self._clock.monotonic(), 0.0))
 
     async def _after_end(self, child: Child, process: Process, code: int | None) -> None:
         await self._revoke(child)
         if self._stopping.is_set():
+            return
+        if code == EXIT_MISTAKE and holder_of(child.data) is not None:
+            # It came too late: one that an earlier supervisor has started just before it was killed.
+            log.info("%s runs already", child.name)
             return
         if code == EXIT_MISTAKE and not child.was_ready:
             self._fail(CannotStart(child.node_id, code))
@@ -298,6 +307,8 @@ class Supervisor:
         if child.advertise is not None:
             words += ["--advertise", str(child.advertise)]
         words += [*plan.arguments, *self._store_argument, "-o", f"node.id={child.node_id}"]
+        for name, address in plan.addresses:
+            words += ["-o", f"{name}={_shifted(address, child.node_id - plan.first_id)}"]
         words += ["--log-prefix", f"[{child.name}]"]
         return [*words, "--stop-on-eof"] if plan.stop_on_eof else words
 
@@ -319,10 +330,14 @@ class Supervisor:
 
     async def _found(self, child: Child) -> Process | None:
         """The process that already runs in the broker's directory, if it is as it should be."""
+        said = False
         while not self._stopping.is_set():
             pid = holder_of(child.data) if child.data.exists() else None
             if pid is None:
                 return None
+            if pid == 0 and not said:
+                log.warning("%s: a process that cannot be seen from here holds %s", child.name, child.data)
+                said = True
             process = Process(pid) if pid else None
             # Looked at again: the holder may have ended before it was watched.
             if process is None or holder_of(child.data) != pid:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 import braidmq
+from patience import wait_until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(braidmq.__file__).parents[1])}
 COUNT = 20
@@ -60,7 +62,8 @@ def name_server(tmp_path: Path) -> Iterator[str]:
 def test_every_stock_client_bootstraps_from_a_name_server(name_server: str) -> None:
     """N1 N2 N4: administration, sends and groups of three clients, with no broker's address given."""
     admin = AdminClient({"bootstrap.servers": name_server})
-    _await_brokers(admin, 2)
+    wait_until(lambda: _cluster_id(name_server))
+    wait_until(lambda: len(admin.list_topics(timeout=30).brokers) == 2)
     admin.create_topics([NewTopic("t", 4)])["t"].result(30)
     _send_with_confluent(name_server)
     producer = KafkaProducer(bootstrap_servers=name_server)
@@ -78,17 +81,6 @@ def test_every_stock_client_bootstraps_from_a_name_server(name_server: str) -> N
     assert len([next(consumer) for _ in range(2 * COUNT)]) == 2 * COUNT
     consumer.close()
     asyncio.run(_with_aiokafka(name_server))
-
-
-def _await_brokers(admin: AdminClient, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        # Until a broker has registered there is nothing to answer, which librdkafka takes for an error.
-        with suppress(KafkaException):
-            if len(admin.list_topics(timeout=30).brokers) >= count:
-                return
-        assert time.monotonic() < deadline, "the brokers did not register"
-        time.sleep(0.1)
 
 
 def _send_with_confluent(bootstrap: str) -> None:
@@ -129,4 +121,12 @@ def test_a_stranger_on_the_port_of_a_name_server_is_no_harm(name_server: str) ->
     with socket.create_connection((host, int(port)), timeout=10) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert stranger.recv(100) == b""
-    assert AdminClient({"bootstrap.servers": name_server}).list_topics(timeout=30).cluster_id
+    wait_until(lambda: _cluster_id(name_server))
+
+
+def _cluster_id(name_server: str) -> str | None:
+    """Once a broker has registered: librdkafka takes an answer without any for a failure."""
+    with contextlib.suppress(KafkaException):
+        found: str | None = AdminClient({"bootstrap.servers": name_server}).list_topics(timeout=30).cluster_id
+        return found
+    return None

@@ -3,7 +3,7 @@
 `python tests/unit/supervised.py supervise DIR N` is a supervisor of N of them;
 `python tests/unit/supervised.py --data DIR --listen HOST:PORT -o node.id=1 -o store=unix:PATH …`. The file
 `mood` beside its data says how it behaves: `refuses` ends it with exit code 2, `crashes` with 3, `stubborn`
-makes it ignore SIGTERM.
+makes it ignore SIGTERM, `late` lets another one be first.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from braidmq.cluster.records import Listener
 from braidmq.cluster.served_store import ServedStore
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import RealDisk
+from braidmq.platform.lock import DirectoryInUse, holder_of
 from braidmq.platform.randomness import new_uuid, random_bytes
 from braidmq.supervise import Plan, run
 
@@ -59,7 +60,14 @@ async def main() -> int:
     for word, code in (("refuses", 2), ("crashes", 3)):
         if word in moods:
             return code
-    lock = disk.lock(data)
+    if "late" in moods:
+        mood.unlink()
+        while holder_of(data) is None:
+            await asyncio.sleep(0.01)
+    try:
+        lock = disk.lock(data)
+    except DirectoryInUse:
+        return 2
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, (lambda: None) if "stubborn" in moods else stopping.set)

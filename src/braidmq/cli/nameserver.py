@@ -174,8 +174,13 @@ def _served(asked: argparse.Namespace) -> ServedStoreOptions | None:
         raise UserMistake(
             "a store is served over TCP only with --store-token-file FILE; it is made if missing"
         )
+    if asked.store == FILE_PREFIX:
+        raise UserMistake("--store file: needs a directory, as in file:/var/lib/braid-meta")
     if not asked.store_token_file.exists():
-        descriptor = os.open(asked.store_token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            descriptor = os.open(asked.store_token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise UserMistake(f"cannot write {asked.store_token_file}: {error.strerror}") from None
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(os.urandom(TOKEN_BYTES).hex() + "\n")
     directory = Path(asked.store.removeprefix(FILE_PREFIX))

@@ -18,11 +18,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from braidmq.address import PORT_MAX, Address, AddressError, parse_address
 from braidmq.cli.mistake import UserMistake
 from braidmq.config import Config, ConfigError, configure, gather
+
+if TYPE_CHECKING:
+    from braidmq import supervise
 
 EXAMPLES = """\
 examples:
@@ -41,6 +44,7 @@ With --brokers N, once all of them accept clients:     ready HOST:PORT brokers=N
 
 
 BROKERS_MAX = 256
+WILDCARDS = ("", "0.0.0.0", "::")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -145,7 +149,8 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--brokers",
         metavar="N|auto",
-        help="run N brokers on this machine, on ports PORT to PORT+N-1; auto: one for each core",
+        help="run N brokers on this machine, on ports PORT to PORT+N-1 (those of forward.listen likewise);"
+        " auto: one for each core",
     )
     parser.add_argument(
         "--node-id", metavar="N", help="this broker's number, or the first one's (default: 1)"
@@ -229,6 +234,7 @@ def _supervise(asked: argparse.Namespace, config: Config) -> int:
     from braidmq import supervise
     from braidmq.cli.stores import opener
 
+    given = {"forward.listen": config.forward_listen, "forward.advertise": config.forward_advertise}
     plan = supervise.Plan(
         brokers=_count(asked.brokers),
         first_id=config.node_id,
@@ -237,12 +243,11 @@ def _supervise(asked: argparse.Namespace, config: Config) -> int:
         advertise=parse_address(asked.advertise) if asked.advertise else None,
         cluster_name=config.cluster_name,
         arguments=_for_each_broker(asked),
+        addresses=tuple((name, parse_address(text)) for name, text in given.items() if text),
         stop_on_eof=asked.stop_on_eof,
         open_store=None if config.store == "file" else opener(config.store, _file(config.store_token_file)),
     )
-    last = plan.listen.port + plan.brokers - 1
-    if plan.listen.port and last > PORT_MAX:
-        raise UserMistake(f"--listen {plan.listen} with {plan.brokers} brokers: there is no port {last}")
+    _check_ports(plan)
     if asked.stop_on_eof:
         stop_on_eof()
     try:
@@ -250,6 +255,26 @@ def _supervise(asked: argparse.Namespace, config: Config) -> int:
     except supervise.CannotStart as refused:
         print(f"braid serve: {refused}", file=sys.stderr)
         return refused.code
+
+
+def _check_ports(plan: supervise.Plan) -> None:
+    """Every broker has the next port of each address; they must be there, and not be one another's."""
+    first = {"--listen": plan.listen, **dict(plan.addresses)}
+    if plan.advertise is not None:
+        first["--advertise"] = plan.advertise
+    for name, address in first.items():
+        last = address.port + plan.brokers - 1
+        if address.port and last > PORT_MAX:
+            raise UserMistake(f"{name} {address} with {plan.brokers} brokers: there is no port {last}")
+    forward = first.get("forward.listen")
+    if forward is None or not (forward.port and plan.listen.port):
+        return
+    same_host = forward.host == plan.listen.host or not {forward.host, plan.listen.host}.isdisjoint(WILDCARDS)
+    if same_host and abs(forward.port - plan.listen.port) < plan.brokers:
+        raise UserMistake(
+            f"--listen {plan.listen} and forward.listen {forward} with {plan.brokers} brokers use the same"
+            f" ports; leave {plan.brokers} between them"
+        )
 
 
 def _file(path: str) -> Path | None:
@@ -261,8 +286,9 @@ def _count(text: str) -> int:
 
     if text == "auto":
         return usable_cores()
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= BROKERS_MAX):
-        raise UserMistake(f"--brokers {text}: write a number from 1 to {BROKERS_MAX}, or auto")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(BROKERS_MAX))
+    if not (is_number and 1 <= int(text) <= BROKERS_MAX):
+        raise UserMistake(f"--brokers {text:.20}: write a number from 1 to {BROKERS_MAX}, or auto")
     return int(text)
 
 
@@ -277,7 +303,14 @@ def _for_each_broker(asked: argparse.Namespace) -> tuple[str, ...]:
 
 
 def announce(line: str) -> None:
-    print(line, flush=True)
+    """Says it on stdout. If nobody reads that any more, as after a kill of the supervisor, it is not said."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # What is still in the buffer must go somewhere when this process ends.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def stop_on_eof() -> None:

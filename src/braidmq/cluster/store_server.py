@@ -45,6 +45,8 @@ from braidmq.cluster.store_json import (
 from braidmq.platform.randomness import new_uuid
 
 CONNECTIONS_MAX = 1000
+STRANGERS_MAX = 100
+"""Connections that have not proved themselves yet; past it, the oldest of them makes room for the next."""
 REQUESTS_MAX = 256
 """Under way for one connection; the next one is read when one of them is answered."""
 WATCHES_MAX = 64
@@ -97,18 +99,23 @@ class StoreServer:
         for server in self._servers:
             server.close()
         tasks = list(self._connections.values())
-        for task in tasks:
+        for connection, task in self._connections.items():
             task.cancel()
+            connection.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._closed:
             writer.transport.abort()
             return
-        if len(self._connections) >= CONNECTIONS_MAX:
+        strangers = [one for one in self._connections if not one.greeted]
+        if len(self._connections) - len(strangers) >= CONNECTIONS_MAX:
             log.warning("%d connections to the metadata store are open; another is refused", CONNECTIONS_MAX)
             writer.transport.abort()
             return
+        if len(strangers) >= STRANGERS_MAX:
+            self._connections.pop(strangers[0]).cancel()
+            strangers[0].abort()
         connection = _Connection(self._store, self._token, reader, writer)
         task = asyncio.get_running_loop().create_task(connection.run(), name="store-connection")
         self._connections[connection] = task
@@ -133,14 +140,20 @@ class _Connection:
         self._slots = asyncio.Semaphore(REQUESTS_MAX)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._watches: dict[int, Watch] = {}
+        self.greeted = False
+        """Whether it has proved itself."""
         writer.transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+
+    def abort(self) -> None:
+        """Closes the socket, also where `run` has not begun yet."""
+        self._writer.transport.abort()
 
     async def run(self) -> None:
         try:
             # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with a frame.
             async with asyncio.timeout(GREETING_S_MAX):
-                greeted = await self._greet()
-            while greeted:
+                self.greeted = await self._greet()
+            while self.greeted:
                 await self._slots.acquire()
                 async with asyncio.timeout(2 * SILENCE_S_MAX):
                     frame = await read_frame(self._reader)
@@ -150,7 +163,7 @@ class _Connection:
         except (OSError, TimeoutError):
             pass
         finally:
-            for watch in self._watches.values():
+            for watch in list(self._watches.values()):
                 await watch.close()
             for task in self._tasks:
                 task.cancel()

@@ -44,7 +44,8 @@ BROKER: tuple[Option, ...] = (
         "forward.listen",
         OptionType.STRING,
         "",
-        "A second address, for clients that reach this broker only: it asks the others in their place.",
+        "A second address, for clients that reach this broker only: it asks the others in their place. With"
+        " --brokers N each broker has the next port.",
         form="HOST:PORT, or empty for none",
         check=_why_no_address,
     ),

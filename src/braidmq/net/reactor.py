@@ -93,7 +93,14 @@ class Reactor:
         )
         self._connections[connection] = None
         self._per_address[peer] += 1
-        connection.start(sessions(connection))
+        try:
+            session = sessions(connection)
+        except Exception:
+            # A mistake of ours: a client that is let in by nobody would wait for ever.
+            log.exception("%s: a connection could not be taken", peer)
+            connection.close("a connection could not be taken")
+            return
+        connection.start(session)
 
     def _on_closed(self, connection: Connection, reason: str, ending: Ending) -> None:
         self._connections.pop(connection, None)

@@ -52,11 +52,14 @@ class DirectoryLock:
 
 
 def holder_of(directory: Path) -> int | None:
-    """The process on this machine that holds the directory; None if nobody does, 0 if it did not say who."""
+    """The process on this machine that holds the directory; None if nobody does, 0 if it is not known."""
     if not is_held(directory):
         return None
-    text = (directory / "lock").read_bytes().strip()
-    return int(text) if text.isdigit() else 0
+    path = directory / "lock"
+    text = path.read_bytes().strip()
+    pid = int(text) if text.isdigit() else 0
+    # The number may be that of an earlier holder, or one of another container, and by now anybody's.
+    return pid if pid and _has_open(pid, path) else 0
 
 
 def is_held(directory: Path) -> bool:
@@ -71,4 +74,19 @@ def is_held(directory: Path) -> bool:
         return True
     finally:
         os.close(fd)
+    return False
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open; true where the system does not tell."""
+    try:
+        wanted = path.stat()
+        for descriptor in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda one: int(one.name)):
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(descriptor.stat(), wanted):
+                    return True
+    except FileNotFoundError:
+        return not Path("/proc/self/fd").exists()
+    except PermissionError:
+        return True
     return False

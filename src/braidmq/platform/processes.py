@@ -48,8 +48,13 @@ class Process:
         return await asyncio.shield(self._ended)
 
     def signal(self, number: signal.Signals) -> None:
-        if not self.ended:
-            with contextlib.suppress(ProcessLookupError):
+        if self.ended:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._descriptor >= 0:
+                # Never another process that was given the same number meanwhile.
+                signal.pidfd_send_signal(self._descriptor, number)
+            else:
                 os.kill(self.pid, number)
 
     def let_go(self) -> None:

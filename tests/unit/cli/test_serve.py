@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from braidmq.cli import main
 from braidmq.client import Admin, Cluster
 from braidmq.testing import BrokerProcess, broker
+from patience import wait_until
 
 
 def test_serve_prints_one_ready_line_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
@@ -29,6 +31,25 @@ def test_serve_prints_one_ready_line_and_stops_cleanly_on_sigterm(tmp_path: Path
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=30)
     assert (process.returncode, rest) == (0, "")
+
+
+def test_a_broker_whose_ready_line_nobody_reads_serves_all_the_same(tmp_path: Path) -> None:
+    """W2: its supervisor may be killed while it starts; that takes no broker with it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = _serve("--data", str(tmp_path), "--listen", f"127.0.0.1:{port}", "--stop-on-eof")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    wait_until(lambda: process.poll() is not None or _accepts(port))
+    time.sleep(0.2)
+    with Cluster(f"127.0.0.1:{port}") as cluster:
+        cluster.refresh(None)
+        assert list(cluster.brokers) == [1]
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 0, log
+    assert "Broken pipe" not in log
 
 
 def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
@@ -164,6 +185,11 @@ def test_a_broker_loads_no_terminal_library() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment()
     )
     assert done.stdout.strip() == "[]"
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _environment() -> dict[str, str]:

@@ -17,8 +17,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import braidmq
+from braidmq.address import Address
+from braidmq.client.connection import Connection
 from braidmq.platform.lock import holder_of
 from braidmq.testing import broker
+from braidmq.wire.messages.metadata import MetadataRequest, MetadataResponse
 from patience import wait_until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(braidmq.__file__).parents[1])}
@@ -226,11 +229,30 @@ def test_a_single_broker_becomes_the_first_of_several_and_can_go_back(tmp_path: 
     assert "(broker 2: 2); start with --brokers 2" in refused.stderr
 
 
+def test_every_broker_has_a_forwarding_listener_of_its_own(tmp_path: Path) -> None:
+    """N5: on the next port, like the ordinary one; a path with spaces, and one of a socket's length, work."""
+    port = free_port(4)
+    data = tmp_path / "data of Ms. O'Hara" / ("x" * 60)
+    (tmp_path / "braid.toml").write_text(f'"forward.listen" = "127.0.0.1:{port + 2}"\n')
+    data.parent.mkdir()
+    with cluster(data, 2, "--config", str(tmp_path / "braid.toml"), port=port) as running:
+        assert sorted(create(running.bootstrap, "t", 2).values()) == [1, 2]
+        for number, shown in ((1, port + 2), (2, port + 3)):
+            with Connection(Address("127.0.0.1", shown)) as client:
+                answer = client.call(MetadataRequest(topics=[]), MetadataResponse)
+            assert [(one.node_id, one.port) for one in answer.brokers] == [(number, shown)]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--brokers", "0"], "a number from 1 to 256, or auto"),
+        (["--brokers", "-1"], "a number from 1 to 256, or auto"),
+        (["--brokers", "9" * 5000], "a number from 1 to 256, or auto"),
         (["--brokers", "many"], "a number from 1 to 256, or auto"),
+        (["--brokers", "2", "--advertise", "queue:65535"], "--advertise queue:65535 with 2 brokers"),
+        (["--brokers", "2", "-o", "forward.listen=[::1]:65535"], "there is no port 65536"),
+        (["--brokers", "2", "-o", "forward.listen=0.0.0.0:9093"], "leave 2 between them"),
         (["--brokers", "3", "--listen", "127.0.0.1:65534"], "there is no port 65536"),
         (["--join", "127.0.0.1:1", "--store", "file"], "use one of them"),
         (["--join", "127.0.0.1:1"], "cannot reach 127.0.0.1:1"),

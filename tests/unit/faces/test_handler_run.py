@@ -78,3 +78,24 @@ def test_what_goes_wrong_while_a_handler_waits_is_told() -> None:
         assert outcome.answers == []
 
     asyncio.run(run())
+
+
+def test_an_answer_that_cannot_be_sent_has_failed() -> None:
+    """W2: without this a client would wait for ever for an answer that nobody gives."""
+
+    async def run() -> None:
+        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        errors: list[Exception] = []
+
+        async def handler() -> int:
+            return await ready
+
+        def answered(_: object) -> None:
+            raise ValueError("it cannot be encoded")
+
+        HandlerRun(handler(), answered, errors.append).step()
+        ready.set_result(1)
+        await turns()
+        assert [str(error) for error in errors] == ["it cannot be encoded"]
+
+    asyncio.run(run())

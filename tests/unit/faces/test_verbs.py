@@ -120,6 +120,8 @@ def test_metadata_tells_brokers_and_topics_in_every_version(tell: Callable[..., 
         assert [p.leader_id for p in answer.topics[0].partitions] == [1, 1, 1]
         if version >= 10:
             assert answer.topics[0].topic_id == topic.id
+        wanted.topics *= 1000
+        assert len((await one.ask(wanted, MetadataResponse, version)).topics) == 1, "asked for many times"
         everything = MetadataRequest(topics=[] if version == 0 else None)
         assert [t.name for t in (await one.ask(everything, MetadataResponse, version)).topics] == ["t"]
 

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
+from uuid import uuid4
 
 from braidmq.address import parse_address
 from braidmq.client import Admin
@@ -18,6 +19,7 @@ from braidmq.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from braidmq.wire.messages.share_fetch import AcknowledgePartition, AcknowledgeTopic, ShareFetchRequest
 from braidmq.wire.messages.transactions import WriteTxnMarkersRequest
 from braidmq.wire.records import build_batch
 from braidmq.wire.schema import Message, encode
@@ -175,3 +177,40 @@ def test_nonsense_closes_the_connection(front: Front) -> None:
     with socket.create_connection(address, 5) as sock:
         sock.sendall((20).to_bytes(4, "big") + b"\0\0\0\x09" + b"\xff" * 16)
         assert sock.recv(100) == b""
+
+
+def test_a_share_fetch_ends_with_its_client(front: Front) -> None:
+    """N5: nobody asks leaders on for a member that is gone, over connections that nobody would close."""
+    made(front)
+    topic_id = front[1].broker.topics.get("t").id
+    lent = front[1].broker.peers._lent
+    asked = [AcknowledgePartition(partition_index=at) for at in range(6)]
+    for _ in range(5):
+        client = connected(front)
+        request = ShareFetchRequest(
+            group_id="g", member_id=str(uuid4()), max_wait_ms=2**31 - 1, max_bytes=1000, max_records=10,
+            topics=[AcknowledgeTopic(topic_id=topic_id, partitions=asked)],
+        )  # fmt: skip
+        client.send(request, 1)
+        until(lambda: len(lent) == 3)
+        time.sleep(0.3)
+        client.close()
+        until(lambda: not lent)
+    time.sleep(0.3)
+    assert not lent
+
+
+def test_fetches_that_are_sent_at_once_do_not_pile_up_their_answers(front: Front) -> None:
+    """N5: what leaders may send is held in memory here, so few fetches of a client are under way."""
+    made(front)
+    positions = dict.fromkeys([*led_by(front, 2, "t"), *led_by(front, 3, "t")], 0)
+    with connected(front) as client:
+        for number in range(100):
+            request = fetch(positions, max_bytes=50_000_000 + number)
+            request.max_wait_ms = 300
+            client.send(request, 12)
+        until(lambda: bool(front[1].broker.peers._lent))
+        time.sleep(0.2)
+        links = list(front[1].broker.peers._lent)
+        owed = [0 if link._wire is None else len(link._wire.questions) for link in links]
+        assert max(owed) <= 2

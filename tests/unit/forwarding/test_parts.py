@@ -8,6 +8,7 @@ import pytest
 
 from braidmq.faces.kafka.forwarding.parts import cut, join, refusal, without_addresses
 from braidmq.faces.kafka.forwarding.routes import By, route_of
+from braidmq.faces.kafka.forwarding.sharing import ROUTE as SHARED
 from braidmq.wire.api import Api, request_class, response_class
 from braidmq.wire.errors import ErrorCode
 from braidmq.wire.messages.commits import (
@@ -213,6 +214,16 @@ def forwarded_verbs() -> list[tuple[Api, int]]:
             continue
         found += [(api, version) for version in range(oldest, newest + 1) if route_of(api, version)]
     return found
+
+
+@pytest.mark.parametrize("api", [Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE])
+def test_what_is_shared_can_be_refused(api: Api) -> None:
+    """N5: a leader that does not answer is an error of its partitions, which can be sent."""
+    oldest, newest = request_class(api).versions
+    for version in range(oldest, newest + 1):
+        request = filled(request_class(api), version)
+        told = refusal(SHARED, request, version, CODE)
+        assert CODE in codes(decode(response_class(api), version, encode(told, version)))
 
 
 @pytest.mark.parametrize(

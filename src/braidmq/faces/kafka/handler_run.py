@@ -27,11 +27,17 @@ class HandlerRun:
         self._failed = failed
 
     def step(self, _: object = None) -> None:
-        """Goes on until the handler waits again; calls `answered` or `failed` when it has ended."""
+        """Goes on until the handler waits again; calls `answered` or `failed` when it has ended.
+
+        An answer that cannot be sent has failed, too: the client waits for it.
+        """
         try:
             awaited = self._coroutine.send(None)
         except StopIteration as end:
-            self._answered(end.value)
+            try:
+                self._answered(end.value)
+            except Exception as error:
+                self._failed(error)
         except Exception as error:
             self._failed(error)
         else:

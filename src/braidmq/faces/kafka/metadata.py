@@ -99,6 +99,8 @@ def metadata(
         # Such a version cannot carry a null name back; an empty one is refused like any unusable name.
         for wanted in request.topics:
             wanted.name = wanted.name or ""
+    # Each once: otherwise a short request for one topic many times would have an answer without bounds.
+    request.topics = list({(wanted.name, wanted.topic_id): wanted for wanted in request.topics}.values())
     missing = [
         wanted.name
         for wanted in request.topics

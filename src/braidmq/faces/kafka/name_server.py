@@ -114,6 +114,7 @@ class NameServerFace:
         self.entries = entries
         self.clients = LiveClients(clock)
         self.refusals = peer_proof.Refusals()
+        self.clients = LiveClients(clock)
         self.verbs: dict[int, Verb] = {}
         for api, handler in _HANDLERS.items():
             request = request_class(api)
@@ -151,7 +152,9 @@ def metadata(face: NameServerFace, request: MetadataRequest, context: RequestCon
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_describe(known, topic) for topic in known.topics.values()]
     else:
-        topics = [_look_up(known, wanted) for wanted in request.topics]
+        # Each once: otherwise a short request for one topic many times would have an answer without bounds.
+        asked = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics}
+        topics = [_look_up(known, wanted) for wanted in asked.values()]
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)

@@ -52,9 +52,14 @@ class Lanes:
         self._peers = peers
         self._client_host = client_host
         self._links: dict[tuple[int, bool], PeerLink] = {}
+        self.closed = False
 
     def ask(self, node_id: int, content: Forwarded, timeout_s: float) -> asyncio.Future[object]:
         """The answer to come; it fails as `PeerUnavailable`."""
+        if self.closed:
+            gone: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            gone.set_exception(PeerUnavailable("the client is gone", sent=False))
+            return gone
         key = (node_id, content.api is Api.FETCH)
         link = self._links.get(key)
         if link is None:
@@ -71,6 +76,8 @@ class Lanes:
         return link is None or link.idle
 
     def close(self) -> None:
+        """The client is gone: nothing more is asked."""
+        self.closed = True
         for link in self._links.values():
             self._peers.release(link, "the client is gone")
         self._links.clear()

@@ -128,6 +128,9 @@ def _refused_element(kind: type[Message], asked: Any, code: ErrorCode) -> Messag
     ):
         if hasattr(made, name):
             setattr(made, name, value)
+    for field in made.fields:
+        if field.name == "current_leader" and field.tag is None:
+            made.current_leader = field.element(leader_id=-1, leader_epoch=-1)
     nested = _first_array(asked) if isinstance(asked, Message) else None
     mirrored = _first_array(made)
     if nested is not None and mirrored in (

@@ -5,7 +5,8 @@ earlier requests are under way to this broker itself, over the connection that s
 the same way: a client's order holds for each broker.
 
 What is kept of a client's requests until they are answered counts as what its connection holds, so a client
-that sends faster than the others take is not read for a while.
+that sends faster than the others take is not read for a while. So does what its fetches may bring, past the
+first: here records are in memory, not in files.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ PATIENCE_S = 60.0
 """Beyond what a request itself says that it may take."""
 GROUP_PATIENCE_S = 660.0
 """Members wait for each other; a client that does not want to wait closes its connection."""
+ANSWER_BYTES_MIN = 1024 * 1024
+"""What a fetch counts at least: a leader always sends one batch, however little is asked for."""
 
 _SHARED = (Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE)
 
@@ -50,13 +53,15 @@ log = logging.getLogger("braid.forward")
 class ForwardingSession(KafkaSession):
     """A client's connection at a forwarding listener."""
 
-    __slots__ = ("_fetching", "_front", "_lanes", "_places", "_sharing")
+    __slots__ = ("_fetches", "_fetching", "_front", "_lanes", "_places", "_sharing")
 
     def __init__(self, face: KafkaFace, connection: Connection, front: Front) -> None:
         super().__init__(face, connection)
         self._front = front
         self._places = ImagePlaces(face.broker)
         self._lanes = Lanes(face.broker.peers, connection.peer)
+        self._fetches = 0
+        """Under way."""
         self._fetching: Fetching | None = None
         self._sharing: Sharing | None = None
 
@@ -83,6 +88,8 @@ class ForwardingSession(KafkaSession):
 
     def on_closed(self) -> None:
         self._lanes.close()
+        if self._sharing is not None:
+            self._sharing.close()
         super().on_closed()
 
     def _encoded(self, api: Api, version: int, correlation_id: int, response: Message) -> bytes:
@@ -146,7 +153,7 @@ class ForwardingSession(KafkaSession):
         def ask(at: int, body: bytes) -> Any:
             return self._lanes.ask(at, Forwarded(Api.FETCH, version, header.client_id, body, True), timeout_s)
 
-        return self._run(header, fetching.fetch(parts, version, ask), 0)
+        return self._run_fetch(header, fetching.fetch(parts, version, ask), request.max_bytes)
 
     def _on_shared(self, request: Message, header: RequestHeader) -> PendingReply:
         version = header.api_version
@@ -156,12 +163,27 @@ class ForwardingSession(KafkaSession):
                 content = Forwarded(part.api, version, header.client_id, encode(part, version), True)
                 return self._lanes.ask(at, content, PATIENCE_S)
 
-            self._sharing = Sharing(self._places, ask)
+            self._sharing = Sharing(self._places, ask, self._face.broker.config.fetch_wait_max_ms)
         if isinstance(request, ShareFetchRequest):
-            return self._run(header, self._sharing.fetch(request, version), 0)
+            return self._run_fetch(header, self._sharing.fetch(request, version), request.max_bytes)
         return self._run(
             header, self._sharing.acknowledge(cast("ShareAcknowledgeRequest", request), version), 0
         )
+
+    def _run_fetch(
+        self, header: RequestHeader, work: Coroutine[Any, Any, Message], bytes_max: int
+    ) -> PendingReply:
+        most = self._face.broker.config.fetch_bytes_max
+        held_bytes = min(max(bytes_max, ANSWER_BYTES_MIN), most) if self._fetches else 0
+        self._fetches += 1
+
+        async def counted() -> Message:
+            try:
+                return await work
+            finally:
+                self._fetches -= 1
+
+        return self._run(header, counted(), held_bytes)
 
     def _run(
         self, header: RequestHeader, work: Coroutine[Any, Any, Message | None], held_bytes: int
@@ -196,7 +218,7 @@ def _patience_s(route: Route, request: Message) -> float:
     if route.by in (By.GROUP, By.TRANSACTION):
         return GROUP_PATIENCE_S
     said_ms = max(getattr(request, "timeout_ms", 0), getattr(request, "max_wait_ms", 0), 0)
-    return PATIENCE_S + said_ms / 1000
+    return min(PATIENCE_S + said_ms / 1000, GROUP_PATIENCE_S)
 
 
 def _without_records(part: Message) -> Message:

@@ -69,10 +69,16 @@ class _Part(NamedTuple):
 class Sharing:
     """The share sessions of one client's connection."""
 
-    def __init__(self, places: Places, ask: Ask) -> None:
+    def __init__(self, places: Places, ask: Ask, wait_ms_max: int) -> None:
         self._places = places
         self._ask = ask
+        self._wait_ms_max = wait_ms_max
+        self._closed = False
         self._sessions: dict[tuple[str, str], _Session] = {}
+
+    def close(self) -> None:
+        """The client is gone: nobody waits for records any more."""
+        self._closed = True
 
     async def fetch(self, request: ShareFetchRequest, version: int) -> ShareFetchResponse:
         """What the leaders hand out, as soon as one of them has something."""
@@ -80,9 +86,10 @@ class Sharing:
         if isinstance(found, ErrorCode):
             return ShareFetchResponse(error_code=int(found), error_message="the share session is another one")
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + request.max_wait_ms / 1000, PAUSE_S_MIN
+        wait_ms = min(request.max_wait_ms, self._wait_ms_max)
+        deadline, pause_s = loop.time() + wait_ms / 1000, PAUSE_S_MIN
         answer = await self._fetch_once(request, found, version)
-        while not _is_news(request, answer) and loop.time() < deadline:
+        while not _is_news(request, answer) and loop.time() < deadline and not self._closed:
             await _pause(min(pause_s, deadline - loop.time()))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
             nothing_new = changed(request, topics=[], forgotten_topics_data=[])
