@@ -19,6 +19,7 @@ from braidmq.cluster.name_server_config import BadEntry, NameServerConfig
 from braidmq.config import Config
 from braidmq.faces.kafka import peer_proof
 from braidmq.faces.kafka.face import APIS, Verb
+from braidmq.faces.kafka.live_clients import LiveClients
 from braidmq.faces.kafka.request_context import RequestContext
 from braidmq.net.peer_proof import PeerDirectory, PeerIdentity
 from braidmq.platform.clock import Clock
@@ -112,6 +113,7 @@ class NameServerFace:
         self.directory = directory
         self.entries = entries
         self.refusals = peer_proof.Refusals()
+        self.clients = LiveClients(clock)
         self.verbs: dict[int, Verb] = {}
         for api, handler in _HANDLERS.items():
             request = request_class(api)
