@@ -152,12 +152,10 @@ class Cluster:
         """
         for attempt in self.attempts():
             try:
-                connection = self.any_connection()
-                if not self.brokers and not connection.serves(type(request)):
-                    # A name server answers who is there, and nothing more.
+                if not self.brokers and not isinstance(request, MetadataRequest):
+                    # The address may be a name server's, which tells who is there and little more.
                     self.refresh([])
-                    connection = self.any_connection()
-                return connection.call(request, answer, newest)
+                return self.any_connection().call(request, answer, newest)
             except Unreachable as error:
                 attempt.failed(error, retriable=bool(self.brokers))
         raise AssertionError("attempts end by raising")

@@ -89,10 +89,6 @@ class Connection:
             return False
         return bool(self._socket.getpeername()[0] == self._socket.getsockname()[0])
 
-    def serves(self, request: type[Message]) -> bool:
-        """Whether the other side knows this verb."""
-        return request.api in self._versions or request.api >= PRIVATE_FROM
-
     def version(self, request: type[Message], newest: int | None = None) -> int:
         """The newest version of a request both sides speak, at most `newest`."""
         ours_oldest, ours_newest = request.versions
