@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,9 @@ def test_three_brokers_and_then_two(tmp_path: Path, braid: Run) -> None:
         brokers = {row["broker"]: row for row in await braid("cluster", "brokers", "-b", found.bootstrap)}
         assert (brokers[first]["state"], brokers[first]["address"]) == ("down", None)
         assert brokers[first]["leaders"] >= 2
+        described = await braid("topic", "describe", "orders", "-b", found.bootstrap)
+        assert Counter(one["leader"] for one in described["partitions"])[-1] == 2
+        assert [row["topic"] for row in await braid("topic", "list", "-b", found.bootstrap)] == ["orders"]
 
     story(tmp_path, tell)
 
