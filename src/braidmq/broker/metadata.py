@@ -221,15 +221,19 @@ class Metadata:
 
     async def _join(self, kept: NodeFile | None, start: Start) -> None:
         host = self._host
+        place = f"{host.name}:{self._data.absolute()}"
+        # In a copy, the former run is that of the original, which may well be alive.
+        is_here = kept is not None and kept.place in ("", place)
         mine = NodeFile(
             node_id=self.node_id,
             cluster_name=self._cluster_name,
             uuid=kept.uuid if kept is not None else await self._known_uuid() or new_uuid().hex(),
             run=self._run,
-            former_run=None if kept is None else kept.run,
+            former_run=kept.run if kept is not None and is_here else None,
             boot_id=host.boot_id,
             cluster_id=None if kept is None else kept.cluster_id,
             shared=self.shared,
+            place=place,
         )
         write_node_file(host.disk, self._data, mine)
         await self._join_as(mine, start, kept)

@@ -93,6 +93,8 @@ def _joining(asked: argparse.Namespace) -> list[str]:
 def _shortcuts(asked: argparse.Namespace) -> list[str]:
     """Options of the broker that have a flag of their own."""
     given = {"node.id": asked.node_id, "store": asked.store, "store.token.file": asked.store_token_file}
+    if asked.replace:
+        given["replace"] = "true"
     return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
@@ -166,6 +168,11 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--join",
         metavar="HOST:PORT",
         help="a running broker or name server of the cluster: it is asked for the store",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="take over the node id of a data directory that is lost for good",
     )
     parser.add_argument("--log-prefix", default="", help=argparse.SUPPRESS)
 
