@@ -202,8 +202,8 @@ class Metadata:
             )
         if kept is not None and kept.shared:
             raise JoinRefused(
-                f"node {kept.node_id} is a broker of a cluster, whose metadata is kept elsewhere; start it with"
-                " --store or --join, or bring the metadata here first: braid cluster export and import"
+                f"node {kept.node_id} is a broker of a cluster, whose metadata is kept elsewhere; start it"
+                " with --store or --join, or bring the metadata here first: braid cluster export and import"
             )
         if holds_topics(self._host.disk, self._data / "topics"):
             raise StoreCorrupt(
