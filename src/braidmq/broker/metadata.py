@@ -149,11 +149,12 @@ class Metadata:
         await self.store.start()
         try:
             if start is not Start.ADOPTING:
-                await self._check_known()
+                await self._check_known(kept)
             if self._own is not None:
                 await upgrade(self._own, self._prefix, self.node_id, self._writer)
                 await self._own.end_leases()
             await self._join(kept, start)
+            self._set_own_aside()
             await self.feed.start()
         except BaseException:
             await self.store.close()
@@ -188,7 +189,7 @@ class Metadata:
         await self.feed.stop()
         await self.store.close()
 
-    async def _check_known(self) -> None:
+    async def _check_known(self, kept: NodeFile | None) -> None:
         """Refuses metadata that cannot be that of this directory."""
         if await self.store.get(self._prefix + records.CLUSTER_ID):
             return
@@ -204,11 +205,24 @@ class Metadata:
                 f"{FILE_NAME} holds the metadata of the cluster {name!r}; start the broker with"
                 f" -o cluster.name={name}, or give it another directory"
             )
+        if kept is not None and kept.shared:
+            raise JoinRefused(
+                f"node {kept.node_id} is a broker of a cluster, whose metadata is kept elsewhere; start it"
+                " with --store or --join, or bring the metadata here first: braid cluster export and import"
+            )
         if holds_topics(self._host.disk, self._data / "topics"):
             raise StoreCorrupt(
                 f"{FILE_NAME} is missing or empty, and topics/ holds topics; restore the file from a backup,"
                 " or run braid doctor DIR --adopt all, which makes a new one of what is there"
             )
+
+    def _set_own_aside(self) -> None:
+        """Metadata from the time before the cluster: a start without --store must not find it."""
+        disk, own = self._host.disk, self._data / FILE_NAME
+        if self.shared and disk.exists(own):
+            disk.rename(own, own.with_name(FILE_NAME + ".old"))
+            disk.sync_directory(self._data)
+            log.info("%s is from before this broker joined the cluster; it is kept as %s.old", own, own.name)
 
     def _check_empty(self) -> None:
         """The first broker of a new cluster brings no topics: nobody would know them."""

@@ -35,8 +35,10 @@ examples:
   braid serve --config braid.toml                     the same options from a file
   BRAID_NUM_PARTITIONS=8 braid serve                  or from the environment
   braid serve --brokers auto                          a broker for each core, on ports 9092, 9093, …
-  braid serve --store etcd://10.0.0.1,10.0.0.2,10.0.0.3 --node-id 2    one broker of a cluster
-  braid serve --join 10.0.0.1:9092 --node-id 3        another, which asks the first for the store
+  braid serve --node-id 2 --listen 0.0.0.0:9092 --advertise 10.0.0.2:9092 --store etcd://10.0.0.1,10.0.0.2
+                                                      one broker of a cluster
+  braid serve --node-id 3 --listen 0.0.0.0:9092 --advertise 10.0.0.3:9092 --join 10.0.0.1:9092
+                                                      another, which asks the first for the store
 
 It prints one line on stdout once clients can connect: ready HOST:PORT node=ID data=DIR
 With --brokers N, once all of them accept clients:     ready HOST:PORT brokers=N data=DIR

@@ -121,7 +121,7 @@ def test_a_broker_that_may_not_join_says_why(tmp_path: Path) -> None:
         async with cluster(tmp_path, 2, cluster_lease_ms=2000) as found:
             await found.stop(2)
             (tmp_path / "2").rename(tmp_path / "kept")
-            with pytest.raises(JoinRefused, match=r"belongs to another data directory .*--replace"):
+            with pytest.raises(JoinRefused, match=r"belongs to another data directory .*-o replace=true"):
                 await found.start(2)
             await found.start(2, replace=True)
             await found.stop(2)
@@ -138,6 +138,24 @@ def test_a_broker_that_may_not_join_says_why(tmp_path: Path) -> None:
                 await started(tmp_path / "3", node_id=1, store=found.store)
             with pytest.raises(JoinRefused, match="does not know the cluster 'other'"):
                 await started(tmp_path / "3", node_id=1, store=found.store, cluster_name="other")
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_has_joined_does_not_start_on_metadata_from_before(tmp_path: Path) -> None:
+    """N4: they are set aside, and a start without the store says what to do."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as found:
+            own = tmp_path / "2" / "metadata.store"
+            own.parent.mkdir()
+            own.touch()
+            await found.start(2)
+            assert [path.name for path in own.parent.glob("metadata.store*")] == ["metadata.store.old"]
+            await found.stop(2)
+            with pytest.raises(JoinRefused, match=r"node 2 is a broker of a cluster.*--store"):
+                await started(tmp_path / "2", node_id=2)
+            await found.start(2)
 
     asyncio.run(story())
 
