@@ -121,7 +121,7 @@ def test_a_broker_that_may_not_join_says_why(tmp_path: Path) -> None:
         async with cluster(tmp_path, 2, cluster_lease_ms=2000) as found:
             await found.stop(2)
             (tmp_path / "2").rename(tmp_path / "kept")
-            with pytest.raises(JoinRefused, match=r"belongs to another data directory .*--replace"):
+            with pytest.raises(JoinRefused, match=r"belongs to another data directory .*replace=true"):
                 await found.start(2)
             await found.start(2, replace=True)
             await found.stop(2)
