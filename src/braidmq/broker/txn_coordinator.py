@@ -115,7 +115,9 @@ class TransactionCoordinator:
 
     async def init(self, request: Init) -> Initialized:
         """Gives a transactional id to a producer, fencing the one that had it."""
-        await self._producer_ids.reserve()
+        # While the store is away an id that is known can still be given to a producer.
+        with suppress(ApiError):
+            await self._producer_ids.reserve()
         return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
 
     async def add_partitions(self, request: AddPartitions) -> Added:

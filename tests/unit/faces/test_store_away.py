@@ -238,3 +238,30 @@ def test_a_broker_stops_cleanly_while_the_store_is_away(tmp_path: Path) -> None:
             await found.start_store()
 
     asyncio.run(story())
+
+
+def test_transactions_are_loaded_while_the_store_is_away(tmp_path: Path) -> None:
+    """N4 T2: what was decided is finished, whether or not there are ids for producers that come."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as found:
+            broker = found[1].broker
+            asked = Speaker(broker)
+            init = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
+            assert (await asked.ask(init, InitProducerIdResponse)).error_code == 0
+            impatient(broker)
+            await found.stop_store()
+            broker.producer_ids._next = broker.producer_ids._end
+            shards = broker.transactions
+            shards._resign(shards.index_of("t"))
+            shards._compare()
+            await shards.loaded()
+            assert shards.of("t").transactions.find("t") is not None
+            again = await asked.ask(init, InitProducerIdResponse)
+            assert (again.error_code, again.producer_epoch) == (0, 1)
+            init.transactional_id = next(f"u{at}" for at in range(999) if shards.index_of(f"u{at}") == 0)
+            new = await asked.ask(init, InitProducerIdResponse)
+            assert new.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            await found.start_store()
+
+    asyncio.run(story())
