@@ -46,8 +46,11 @@ def found_options(address: Address, data: Path) -> list[str]:
         log.warning("--join %s: %s; the store it named before is used", address, error)
     else:
         _check(found["store"], address)
-        data.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(found), encoding="utf-8")
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(found), encoding="utf-8")
+        except OSError as error:
+            raise UserMistake(f"cannot use the data directory {data}: {error.strerror}") from None
     return [f"{name}={found[name]}" for name in ASKED_FOR]
 
 
@@ -82,10 +85,10 @@ def _options_of(broker: MetadataResponseBroker) -> dict[str, str]:
     )
     with Connection(Address(broker.host, broker.port), timeout_s=TIMEOUT_S) as connection:
         answer = connection.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-    (result,) = answer.results
-    found = {entry.name: entry.value or "" for entry in result.configs}
-    if result.error_code != ErrorCode.NONE or any(name not in found for name in ASKED_FOR):
-        why = result.error_message or "it is no broker of Braid's"
+    result = answer.results[0] if answer.results else None
+    found = {} if result is None else {entry.name: entry.value or "" for entry in result.configs}
+    if result is None or result.error_code != ErrorCode.NONE or any(name not in found for name in ASKED_FOR):
+        why = (result and result.error_message) or "it is no broker of Braid's"
         raise ClientError(f"broker {broker.node_id} does not say where the metadata store is: {why}")
     return found
 

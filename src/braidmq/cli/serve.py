@@ -194,9 +194,13 @@ def _serve(asked: argparse.Namespace, config: Config) -> int:
     advertise = parse_address(asked.advertise) if asked.advertise else None
     if asked.stop_on_eof:
         stop_on_eof()
-    # Brokers with a store elsewhere may well share a directory: their supervisor's.
-    data = _own_directory(asked.data) if config.store == "file" else asked.data
-    return _explained(asked, data, lambda: run(config, data, listen, advertise, announce))
+
+    def serve() -> None:
+        # Brokers with a store elsewhere may well share a directory: their supervisor's.
+        data = _own_directory(asked.data) if config.store == "file" else asked.data
+        run(config, data, listen, advertise, announce)
+
+    return _explained(asked, asked.data, serve)
 
 
 def _explained(asked: argparse.Namespace, data: Path, serve: Callable[[], None]) -> int:
@@ -228,15 +232,11 @@ def _own_directory(data: Path) -> Path:
     """The data directory of a single broker: that of the first one where several have shared it."""
     if not (data / "cluster").is_dir():
         return data
-    from braidmq.cluster.membership import JoinRefused
     from braidmq.cluster.shared_directory import SharedDirectory
     from braidmq.platform.clock import SystemClock
     from braidmq.platform.disk import RealDisk
 
-    try:
-        return asyncio.run(SharedDirectory(data, RealDisk(), SystemClock()).give_back())
-    except (JoinRefused, OSError) as refused:
-        raise UserMistake(f"{data}: {refused}") from None
+    return asyncio.run(SharedDirectory(data, RealDisk(), SystemClock()).give_back())
 
 
 def _supervise(asked: argparse.Namespace, config: Config) -> int:

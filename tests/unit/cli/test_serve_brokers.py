@@ -243,6 +243,17 @@ def test_every_broker_has_a_forwarding_listener_of_its_own(tmp_path: Path) -> No
             assert [(one.node_id, one.port) for one in answer.brokers] == [(number, shown)]
 
 
+def test_a_damaged_store_is_one_line_for_one_broker_and_for_several(tmp_path: Path) -> None:
+    """W2: and exit code 1, as for any damage."""
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "metadata.store").write_bytes(b"nonsense" * 40)
+    for words in ([], ["--brokers", "2"]):
+        refused = serve("--data", str(tmp_path), "--listen", "127.0.0.1:0", *words)
+        assert refused.returncode == 1
+        assert "metadata.store: the entry at byte 0 is damaged" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -284,6 +295,11 @@ def test_a_broker_joins_by_asking_another_one(tmp_path: Path) -> None:
             assert set(create(running.bootstrap, "t", 4).values()) == {1, 7}
             joined.terminate()
             assert joined.wait(60) == 0
+        (tmp_path / "file").touch()
+        refused = serve("--join", running.bootstrap, "--data", str(tmp_path / "file"))
+        assert (
+            refused.stderr == f"braid serve: cannot use the data directory {tmp_path / 'file'}: File exists\n"
+        )
     assert "store" in (tmp_path / "seventh" / "join").read_text()
     with broker() as single:
         refused = serve("--join", single.bootstrap, "--data", str(tmp_path / "x"))
