@@ -43,7 +43,7 @@ def main() -> None:
     console.print(
         f"  .venv/bin/braid serve --brokers {BROKERS}           brokers on ports 9092 to {9091 + BROKERS}\n"
         "  .venv/bin/braid cluster status              who is there, who leads what\n"
-        "  docs/use/cluster.md                         from one broker to three machines",
+        "  docs/operate/cluster.md                     from one broker to three machines",
         highlight=False,
     )
 

@@ -15,14 +15,18 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from braidmq.broker.broker import Broker
+from braidmq.broker.metadata import joining
 from braidmq.cluster.file_store import FileStore
 from braidmq.cluster.store_server import StoreServer
 from braidmq.config import configure
 from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import RealDisk
+from braidmq.platform.host import Host
 from braidmq.platform.network import SocketNetwork
 from braidmq.serve import Service
 
@@ -78,16 +82,29 @@ class Cluster:
         await self._server.close()
         await self._file.close()
 
-    async def start(self, node_id: int, **options: object) -> ClusterNode:
-        """Starts a node, at the port it had before if it had one."""
+    async def start(
+        self,
+        node_id: int,
+        *,
+        host: Host | None = None,
+        through: Callable[[Any], Any] | None = None,
+        data: Path | None = None,
+        **options: object,
+    ) -> ClusterNode:
+        """Starts a node, at the port it had before if it had one; `through` wraps the store it sees."""
         given = {"node.id": node_id, "store": self.store, **self._options}
         given.update((name.replace("_", "."), value) for name, value in options.items())
-        broker = Broker(configure(given), self.data / str(node_id))
+        config = configure(given)
+        how = joining(config)
+        if through is not None:
+            how = replace(how, store=through(how.store))
+        broker = Broker(config, data or self.data / str(node_id), host, how)
         await broker.start()
+        service = Service(broker, SocketNetwork())
         try:
-            service = Service(broker, SocketNetwork())
             _, port = await service.listen(("127.0.0.1", self._ports.get(node_id, 0)))
         except BaseException:
+            await service.drain()
             await broker.stop()
             raise
         self._ports[node_id] = port

@@ -138,6 +138,15 @@ def test_the_demo_ends_by_itself_without_a_terminal() -> None:
     assert "Nothing acknowledged is missing" in done.stdout
 
 
+def test_the_demo_of_a_cluster_ends_by_itself_and_names_pages_that_exist() -> None:
+    """O1 R5 F1: three brokers, a transaction over all of them, one of them killed."""
+    command = [sys.executable, "examples/demo_cluster.py", "--records", "6000"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment(), timeout=110)
+    assert done.returncode == 0, done.stderr
+    assert "none is missing, none is there twice" in done.stdout
+    assert all((ROOT / page).exists() for page in re.findall(r"docs/\S+\.md", done.stdout))
+
+
 def test_the_configuration_page_is_the_table_in_the_code() -> None:
     """O1: run scripts/configuration-page after changing an option."""
     page = runpy.run_path(str(ROOT / "docs" / "configuration_page.py"))

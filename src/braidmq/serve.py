@@ -143,7 +143,10 @@ class Service:
         def accept(connection: Connection) -> ForwardingSession:
             return ForwardingSession(self._face, connection, front)
 
-        host, port = self._reactor.listen(*parse_address(config.forward_listen), accept)
+        try:
+            host, port = self._reactor.listen(*parse_address(config.forward_listen), accept)
+        except OSError as error:
+            raise ConfigError(f"forward.listen: {config.forward_listen}: {error.strerror or error}") from None
         told = (
             parse_address(config.forward_advertise) if config.forward_advertise else (_reachable(host), port)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -62,6 +63,33 @@ def test_a_full_disk_refuses_writes_and_serves_reads(disk: Path, full_percent: i
         server.restart()
         with Connection(server.bootstrap) as after:
             assert all_readable(after, "t", acked + 1)
+
+
+def test_a_broker_starts_on_a_disk_without_a_free_byte(disk: Path, tmp_path: Path) -> None:
+    """L7: from what it has kept back; then it serves reads, and writes once there is room."""
+    options = {f"disk_{level}_percent": 100 for level in ("clean", "force", "full")}
+    data = tmp_path / "braid"
+    data.mkdir()
+    (disk / "data").mkdir()
+    (data / "data").symlink_to(disk / "data")
+    with broker(data=data, **options) as server:
+        with Connection(server.bootstrap) as connection:
+            assert calls.create_topic(connection, "t")[0] == 0
+            assert calls.produce(connection, "t", batches.simple(b"kept")).code == 0
+        take_everything(disk / "ballast")
+        server.kill()
+        server.restart()
+        with Connection(server.bootstrap) as connection:
+            assert b"kept" in calls.fetch(connection, "t", 0).records
+            (disk / "ballast").unlink()
+            assert comes_back(connection, "t")
+
+
+def take_everything(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(ballast.parent).f_bavail == 0
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_the_java_client_works_in_transactions_and_administers_them(
     run("TransactionRoundTrip.java", bootstrap, new_name())
 
 
-def test_the_java_client_administers_a_single_node(bootstrap: str, new_name: Callable[[], str]) -> None:
+def test_the_java_client_administers_the_cluster(bootstrap: str, new_name: Callable[[], str]) -> None:
     """F1 O1: operations, options of brokers, loggers and groups, quorum, features, elections, directories."""
     run("AdminRoundTrip.java", bootstrap, new_name())
 

@@ -97,6 +97,7 @@ def test_a_member_killed_under_load_loses_nothing_that_was_answered(tmp_path: Pa
     with etcd_cluster(tmp_path, 1) as cluster:
 
         async def story(store: MetadataStore) -> None:
+            await eventually(store)
             base = (await store.snapshot("")).revision
             watch = store.watch("", base)
             outcomes: dict[str, int | type[StoreError]] = {}

@@ -38,6 +38,7 @@ LATE = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
 )
 """What a broker may say whose image is not there yet; a client tries again."""
 

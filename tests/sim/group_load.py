@@ -257,6 +257,7 @@ class ShareMember:
             ],
         )
         self._judge.may_be_delivered(indexes)
+        asked_at = self._now
         answer = await leader.call(request, ShareFetchResponse, 1)
         if answer.error_code:
             raise Refused(answer.error_code)
@@ -268,18 +269,18 @@ class ShareMember:
                 self._judge.accepted(self._client.machine, index, self._now, offset)
         self._judge.was_answered(indexes)
         for part in parts:
-            self._take(part)
+            self._take(part, asked_at)
         for part in parts:
             if part.error_code:
                 raise Refused(part.error_code)
 
-    def _take(self, part: Any) -> None:
+    def _take(self, part: Any, asked_at: int) -> None:
         for acquired in part.acquired_records:
             first, last = acquired.first_offset, acquired.last_offset
             self._given.setdefault(part.partition_index, []).append((first, last))
             for offset in range(first, last + 1):
                 self._judge.delivered(
-                    self._client.machine, part.partition_index, self._now, offset, acquired.delivery_count
+                    self._client.machine, part.partition_index, asked_at, offset, acquired.delivery_count
                 )
 
 

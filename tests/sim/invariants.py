@@ -50,8 +50,8 @@ class Judge:
         self._deliveries = 0
         self._asked = [0] * PARTITIONS
         """Fetches of the share group without an answer yet, or ever."""
-        self._holders: list[dict[int, str]] = [{} for _ in range(PARTITIONS)]
-        """Who was given a record last."""
+        self._holders: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
+        """Who was given a record last, and for which time."""
         self._counts: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         self.complaints: list[str] = []
         self.acked = 0
@@ -76,13 +76,17 @@ class Judge:
         One of a record that others were given since then says nothing: what lies before a group's window is
         confirmed whoever accepts it, as in Kafka.
         """
-        if self._holders[index].get(offset) == member:
+        if self._holders[index].get(offset, ("", 0))[0] == member:
             self.shares[index].accepted(time, offset)
 
     def delivered(self, member: str, index: int, time: int, offset: int, count: int) -> None:
-        """A member was given a record, for the `count`th time as the broker says."""
+        """A member was given a record, for the `count`th time as the broker says; it has asked at `time`.
+
+        Answers may overtake each other: one that counts less than another is the older.
+        """
         self._deliveries += 1
-        self._holders[index][offset] = member
+        if count >= self._holders[index].get(offset, ("", 0))[1]:
+            self._holders[index][offset] = (member, count)
         self.shares[index].delivered(time, offset, self._deliveries)
         known = self._counts[index].get(offset, 0) + 1
         self._counts[index][offset] = known

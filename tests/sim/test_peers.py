@@ -59,6 +59,7 @@ async def story(loop: VirtualLoop, network: SimNetwork, told: list[str]) -> None
     await asyncio.sleep(2)
     await answered(peers)
     assert await node.stop() is None
+    await asyncio.sleep(1)  # until the end of the connection has arrived
     told.append(f"stopped: sent={(await refused(peers)).sent}")
     await peers.close()
 

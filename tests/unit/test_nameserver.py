@@ -13,6 +13,7 @@ import pytest
 from braidmq.address import parse_address
 from braidmq.broker.broker import Broker
 from braidmq.cli import main
+from braidmq.client import Admin, Cluster, Consumer, Producer
 from braidmq.client.connection import Connection
 from braidmq.cluster.cluster_key import ClusterKey
 from braidmq.config import configure
@@ -121,6 +122,51 @@ def test_clients_find_brokers_topics_and_coordinators_there(tmp_path: Path) -> N
             await until(lambda: "__consumer_offsets" in server.known.topics)
             found = await ask(where, wanted, FindCoordinatorResponse)
             assert (found.coordinators[0].node_id, found.coordinators[0].port) == (1, port)
+
+    asyncio.run(story())
+
+
+def test_the_own_client_creates_topics_through_it(tmp_path: Path) -> None:
+    """N2: what a name server does not serve, the client asks of a broker that it learns of there."""
+
+    async def story() -> None:
+        async with (
+            broker(tmp_path / "b") as (running, _),
+            name_server(tmp_path / "n", key_of(running)) as server,
+        ):
+            await running.options.reconfigure("", {"nameservers": address(server)})
+            await until(lambda: 1 in server.known.brokers)
+            command = ["topic", "create", "orders", "-p", "3", "-b", address(server)]
+            assert await asyncio.to_thread(main, command) == 0
+            assert running.topics.get("orders").partition_count == 3
+
+    asyncio.run(story())
+
+
+def test_braids_client_begins_at_a_name_server(tmp_path: Path) -> None:
+    """N2: with any request; where the name server does not serve it, the brokers do."""
+
+    def send_and_read(where: str) -> list[bytes | None]:
+        with Cluster(where) as cluster:
+            with Producer(cluster) as producer:
+                producer.send("t", b"x", partition=1)
+            with Consumer(cluster) as consumer:
+                consumer.assign("t")
+                return [message.value for _ in range(20) for message in consumer.poll(0.1)]
+
+    async def story() -> None:
+        async with (
+            broker(tmp_path / "b") as (running, _),
+            name_server(tmp_path / "n", key_of(running)) as server,
+        ):
+            where = address(server)
+            await running.options.reconfigure("", {"nameservers": where})
+            await running.topics.create("t", 2, {})
+            await until(lambda: "t" in server.known.topics)
+            assert await asyncio.to_thread(send_and_read, where) == [b"x"]
+            with Admin(where) as admin:
+                await asyncio.to_thread(admin.create_topic, "made", 1)
+            assert running.topics.find("made") is not None
 
     asyncio.run(story())
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from braidmq.broker import share_coordinator, share_records
+from braidmq.broker import disk_reserve, share_coordinator, share_records
 from braidmq.broker.broker_options import BrokerOptions
 from braidmq.broker.catalog import TopicCatalog
 from braidmq.broker.closing import close_logs
@@ -46,6 +46,7 @@ from braidmq.broker.txn_orphans import OrphanSearch
 from braidmq.broker.txn_questions import TxnQuestions
 from braidmq.broker.txn_shards import TransactionShards
 from braidmq.config import Config, TopicConfig
+from braidmq.group.share_group import ShareGroup
 from braidmq.log.files import FileCache
 from braidmq.log.flush import sync_ancestors
 from braidmq.log.log import Log
@@ -61,6 +62,7 @@ TRANSACTIONS_CHECK_S = 3600.0
 CLUSTER_TRANSACTIONS_CHECK_S = 300.0
 """Sooner: at the start of a broker the others cannot be asked what is over."""
 TIDY_S = 1.0
+RESERVE_CHECK_S = 60.0
 CLUSTER_SHARDS = 16
 """Partitions of an internal topic in a cluster."""
 STOP_PATIENCE_S = 2.5
@@ -170,6 +172,7 @@ class Broker:
         # Before anything is kept: a directory whose name a power loss takes back takes all with it.
         if self.disk.makedirs(self.data / "topics") is not None:
             sync_ancestors(self.disk, self.data / "topics")
+        disk_reserve.release(self.disk, self.data)
         was_killed = self.disk.exists(self.data / "active")
         await self.metadata.open(Start.AFTER_A_KILL if was_killed else Start.CLEAN)
         self._load_metadata()
@@ -178,12 +181,15 @@ class Broker:
         self.groups.start()
         if not self.in_cluster:
             await self.groups.loaded()
+            self.groups.check_loaded()
         await self._load_share_state()
         self.transactions.start()
         if not self.in_cluster:
             await self.transactions.loaded()
+            self.transactions.check_loaded()
             await self._orphans.end(recovered)
         self.housekeeping.measure_disk()
+        disk_reserve.keep(self.disk, self.data)
         await self._finish_deletions()
         self.housekeeping.start(
             (OFFSETS_CHECK_S, self.expire_groups),
@@ -192,6 +198,7 @@ class Broker:
                 self.tend_transactions,
             ),
             (TIDY_S, self._tidy),
+            (RESERVE_CHECK_S, self._keep_reserve),
         )
 
     async def _load_share_state(self) -> None:
@@ -201,6 +208,7 @@ class Broker:
         if self.in_cluster:
             return  # groups are known from what their coordinators have written
         await self.share_state.loaded()
+        self.share_state.check_loaded()
         for group_id in self.share_persister.groups_kept_here():
             # Before coordinators wrote down which share groups there are, only their state said so.
             (await self.groups.reach(group_id)).groups.add_share(group_id)
@@ -216,6 +224,9 @@ class Broker:
         shards = (self.groups, self.transactions, self.markers)
         for follower in (self.options, self.group_options, self.topics, *shards):
             self.metadata.feed.listen(follower.follow)
+
+    async def _keep_reserve(self) -> None:
+        disk_reserve.keep(self.disk, self.data)
 
     async def _tidy(self) -> None:
         await self.options.settle()
@@ -313,9 +324,17 @@ class Broker:
         await self.share_delivery.forget_topic(topic.id)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """Deletes a group without members, and all it has kept."""
-        code = await self.groups.of(group_id).delete_group(group_id)
-        if code is ErrorCode.NONE:
+        """Deletes a group without members, and all it has kept.
+
+        If a broker that may keep something of a share group is away, the group stays, and the client tries
+        again: nobody could delete that later. A group of another kind has kept nothing there.
+        """
+        coordinator = self.groups.of(group_id)
+        is_share = isinstance(coordinator.groups.find(group_id), ShareGroup)
+        if is_share:
+            await self.share_persister.of_group(group_id)
+        code = await coordinator.delete_group(group_id)
+        if is_share and code is ErrorCode.NONE:
             await self.share_delivery.forget_group(group_id)
         return code
 

@@ -90,7 +90,7 @@ class BrokerOptions:
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
         """Replaces the options set for `name`; they count when this returns."""
         self.check(name, overrides)
-        with storing():
+        with storing(self._changes.outage):
             await self._changes.set_options(OF_BROKERS, name, overrides)
         await self.settle()
 

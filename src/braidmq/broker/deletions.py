@@ -123,12 +123,16 @@ class Deletions:
         """
         if self._shared:
             return []
-        for topic_id in [each for each in islice(self._done, DROPPED_TOGETHER) if not self.holds(each)]:
-            del self._done[topic_id]
+        self._drop_outdated()
         before_ms = self._clock.wall_ms() - KEPT_MS
         old = takewhile(lambda item: item[1].at_ms < before_ms, self._done.items())
         too_many = islice(self._done, max(len(self._done) - KEPT_MAX, 0))
         return list(islice([topic_id for topic_id, _ in old] or too_many, DROPPED_TOGETHER))
+
+    def _drop_outdated(self) -> None:
+        """Forgets some of the oldest whose records are gone."""
+        for topic_id in [each for each in islice(self._done, DROPPED_TOGETHER) if not self.holds(each)]:
+            del self._done[topic_id]
 
     # -- removal --------------------------------------------------------------------------------
 
@@ -186,6 +190,7 @@ class Deletions:
             # One that is not forgotten is on record as that: the next start does the rest.
             self._done[deletion.topic_id] = deletion
         if self._shared:
+            self._drop_outdated()
             return
         done = [deletion.topic_id for deletion in removed if deletion.forgotten]
         try:

@@ -141,5 +141,5 @@ class GroupOptions:
     async def reconfigure(self, group_id: str, overrides: Mapping[str, str]) -> None:
         """Replaces the group's own options."""
         self.check(group_id, overrides)
-        with storing():
+        with storing(self._changes.outage):
             await self._changes.set_options(OF_GROUPS, group_id, overrides)

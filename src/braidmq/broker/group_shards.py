@@ -81,7 +81,11 @@ class GroupShards(Shards[GroupCoordinator]):
     async def expire(self) -> None:
         """Forgets offsets past their retention, and groups that have nothing left."""
         for shard in self:
-            await shard.expire()
+            try:
+                await shard.expire()
+            except ApiError as error:
+                # It is led elsewhere now, or its disk has failed: the others have nothing to do with that.
+                log.error("groups cannot forget what has expired: %s", error)
 
     def stop(self) -> None:
         super().stop()

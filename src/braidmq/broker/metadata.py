@@ -31,6 +31,7 @@ from braidmq.cluster.metadata_store import MetadataStore, StoreCorrupt, StoreErr
 from braidmq.cluster.node_file import FILE_NAME as NODE_FILE
 from braidmq.cluster.node_file import NodeFile, read_node_file, write_node_file
 from braidmq.cluster.open_store import is_embedded, open_embedded, open_store
+from braidmq.cluster.outage import Outage
 from braidmq.cluster.records import BadRecord, Listener, Node, decode
 from braidmq.cluster.settlement import Writer
 from braidmq.cluster.upgrade import OLD_CLUSTER_ID, upgrade
@@ -39,6 +40,9 @@ from braidmq.platform.host import Host
 from braidmq.platform.randomness import new_uuid, random_bytes
 from braidmq.platform.threads import DiskThreads
 from braidmq.wire.errors import ApiError, ErrorCode
+
+OUTAGE_PAUSE_S = 1.0
+"""How long nobody asks a shared store for a change after it did not answer."""
 
 log = logging.getLogger("braid.broker")
 
@@ -127,7 +131,8 @@ class Metadata:
             self.store = self._own = open_embedded(host.disk, data, host.clock, threads.run)
         self.image = Image(self._prefix)
         self.feed = ImageFeed(self.store, self.image, host.clock)
-        self.changes = Changes(self.store, self.feed, node_id, self._writer)
+        outage = Outage(OUTAGE_PAUSE_S if self.shared else 0.0)
+        self.changes = Changes(self.store, self.feed, node_id, self._writer, outage)
         self.cluster_id = ""
 
     @property
@@ -146,11 +151,12 @@ class Metadata:
         await self.store.start()
         try:
             if start is not Start.ADOPTING:
-                await self._check_known()
+                await self._check_known(kept)
             if self._own is not None:
                 await upgrade(self._own, self._prefix, self.node_id, self._writer)
                 await self._own.end_leases()
             await self._join(kept, start)
+            self._set_own_aside()
             await self.feed.start()
         except BaseException:
             await self.store.close()
@@ -185,7 +191,7 @@ class Metadata:
         await self.feed.stop()
         await self.store.close()
 
-    async def _check_known(self) -> None:
+    async def _check_known(self, kept: NodeFile | None) -> None:
         """Refuses metadata that cannot be that of this directory."""
         if await self.store.get(self._prefix + records.CLUSTER_ID):
             return
@@ -201,11 +207,24 @@ class Metadata:
                 f"{FILE_NAME} holds the metadata of the cluster {name!r}; start the broker with"
                 f" -o cluster.name={name}, or give it another directory"
             )
+        if kept is not None and kept.shared:
+            raise JoinRefused(
+                f"node {kept.node_id} is a broker of a cluster, whose metadata is kept elsewhere; start it"
+                " with --store or --join, or bring the metadata here first: braid cluster export and import"
+            )
         if holds_topics(self._host.disk, self._data / "topics"):
             raise StoreCorrupt(
                 f"{FILE_NAME} is missing or empty, and topics/ holds topics; restore the file from a backup,"
                 " or run braid doctor DIR --adopt all, which makes a new one of what is there"
             )
+
+    def _set_own_aside(self) -> None:
+        """Metadata from the time before the cluster: a start without --store must not find it."""
+        disk, own = self._host.disk, self._data / FILE_NAME
+        if self.shared and disk.exists(own):
+            disk.rename(own, own.with_name(FILE_NAME + ".old"))
+            disk.sync_directory(self._data)
+            log.info("%s is from before this broker joined the cluster; it is kept as %s.old", own, own.name)
 
     def _check_empty(self) -> None:
         """The first broker of a new cluster brings no topics: nobody would know them."""
@@ -218,15 +237,19 @@ class Metadata:
 
     async def _join(self, kept: NodeFile | None, start: Start) -> None:
         host = self._host
+        place = f"{host.name}:{self._data.absolute()}"
+        # In a copy, the former run is that of the original, which may well be alive.
+        is_here = kept is not None and kept.place in ("", place)
         mine = NodeFile(
             node_id=self.node_id,
             cluster_name=self._cluster_name,
             uuid=kept.uuid if kept is not None else await self._known_uuid() or new_uuid().hex(),
             run=self._run,
-            former_run=None if kept is None else kept.run,
+            former_run=kept.run if kept is not None and is_here else None,
             boot_id=host.boot_id,
             cluster_id=None if kept is None else kept.cluster_id,
             shared=self.shared,
+            place=place,
         )
         write_node_file(host.disk, self._data, mine)
         await self._join_as(mine, start, kept)
@@ -273,9 +296,17 @@ class Metadata:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
-    """Turns a change of the metadata that could not be made into what a client is told."""
+def storing(outage: Outage | None = None) -> Iterator[None]:
+    """Turns a change of the metadata that could not be made into what a client is told.
+
+    With `outage`, it is refused at once while the store is known to be away.
+    """
+    refusal = None if outage is None else outage.refusal()
     try:
+        if refusal is not None:
+            raise refusal
         yield
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, BadRecord) as error:
+        if outage is not None and error is not refusal and isinstance(error, StoreError):
+            outage.note(error)
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot store the change: {error}") from error

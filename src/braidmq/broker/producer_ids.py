@@ -43,8 +43,12 @@ class ProducerIds:
         return self._take()
 
     async def reserve(self) -> None:
-        """Returns when `take_now` can be answered."""
-        await self._reserve(RESERVE)
+        """Returns when `take_now` can be answered; ApiError if no id is left, and no more are to be had."""
+        try:
+            await self._reserve(RESERVE)
+        except ApiError:
+            if self._next == self._end:
+                raise
 
     def take_now(self) -> int:
         """The next id, at once; ApiError, to be tried again, if none is in reserve."""
@@ -56,7 +60,9 @@ class ProducerIds:
         return self._take()
 
     async def stop(self) -> None:
+        """Does not wait for the store, which may be away: ids that it reserves now are lost, and no harm."""
         if self._ahead is not None:
+            self._ahead.cancel()
             await asyncio.wait([self._ahead])
 
     def _take(self) -> int:
@@ -71,8 +77,12 @@ class ProducerIds:
         async with self._reserving:
             if self._end - self._next > left_min:
                 return
-            with storing():
-                start = await self._changes.reserve_producer_ids(self._first, BLOCK)
+            try:
+                with storing(self._changes.outage):
+                    start = await self._changes.reserve_producer_ids(self._first, BLOCK)
+            except ApiError as error:
+                # Producers ask again: this code is none that they give up on.
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
             if start != self._end:
                 self._next = start
             self._end = start + BLOCK

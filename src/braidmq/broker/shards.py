@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from operator import mul
 from typing import Generic, Protocol, TypeVar
 
 from braidmq.broker.internal_partition import InternalPartition
@@ -24,6 +26,9 @@ from braidmq.platform.clock import Clock
 from braidmq.wire.errors import ApiError, ErrorCode
 
 KEYS_KEPT = 4096
+KEY_KEPT_MAX = 256
+_UTF_16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_POWERS = [31**exponent & 0xFFFFFFFF for exponent in reversed(range(256))]
 NOBODY = -1
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
@@ -117,6 +122,9 @@ class ShardMap:
                 await self._topics.create_own(self.topic_name, self._options, self._new_count())
             except ApiError as error:
                 # Another broker was faster, and the image will show it in a moment.
+                if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    # The store is away: clients look for their coordinator again.
+                    raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
                 if error.code not in (
                     ErrorCode.TOPIC_ALREADY_EXISTS,
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -130,13 +138,15 @@ class ShardMap:
 class _Led(Generic[S]):
     """A shard that this broker leads."""
 
-    __slots__ = ("loaded", "loading", "partition", "shard", "tried")
+    __slots__ = ("failure", "loaded", "loading", "partition", "shard", "tried")
 
     def __init__(self, partition: InternalPartition, shard: S) -> None:
         self.partition = partition
         self.shard = shard
         self.loaded = False
         self.loading: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None
+        """What kept it from being loaded the last time."""
         self.tried = asyncio.Event()
         """Set when it is loaded, or was not the first time, or is led no more."""
 
@@ -161,6 +171,7 @@ class Shards(ShardMap, Generic[S]):
         self._led: dict[int, _Led[S]] = {}
         self._turns = asyncio.Lock()
         self._making = asyncio.Lock()
+        self._started = False
         self._stopped = False
 
     # -- what is here ---------------------------------------------------------------------------
@@ -214,10 +225,17 @@ class Shards(ShardMap, Generic[S]):
         for led in list(self._led.values()):
             await led.tried.wait()
 
+    def check_loaded(self) -> None:
+        """Raises what keeps a shard that is led here from being loaded."""
+        for led in self._led.values():
+            if led.failure is not None and not led.loaded:
+                raise led.failure
+
     # -- following the image --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to load what the image shows."""
+        """Begins to load what the image shows; not before what a crash left is recovered."""
+        self._started = True
         self._compare()
 
     def follow(self, delta: Delta) -> None:
@@ -240,6 +258,8 @@ class Shards(ShardMap, Generic[S]):
             led.shard.stop()
 
     def _compare(self) -> None:
+        if not self._started:
+            return
         shown, topic = self.shown, self._topics.find(self.topic_name)
         mine = {}
         if shown is not None and topic is not None and topic.id == shown.id:
@@ -297,6 +317,7 @@ class Shards(ShardMap, Generic[S]):
             except Exception as error:
                 if self._led.get(index) is not led:
                     return
+                led.failure = error
                 known = isinstance(error, ApiError | OSError)
                 log.error(
                     "%s: cannot be loaded, which is tried again in %.1f s: %s", led.partition, pause_s, error,
@@ -312,20 +333,29 @@ class Shards(ShardMap, Generic[S]):
         log.info("%s: loaded in %.3f s", led.partition, self._clock.monotonic() - began_s)
 
 
-@lru_cache(maxsize=KEYS_KEPT)
 def partition_of(key: str, count: int) -> int:
     """Kafka's rule: the absolute value of Java's hash of the key, modulo the number of partitions."""
+    return (_partition_of if len(key) > KEY_KEPT_MAX else kept_partition_of)(key, count)
+
+
+def _partition_of(key: str, count: int) -> int:
     hashed = java_hash(key)
     # The least integer has no absolute value in 32 bits; Kafka takes 0 for it.
     return 0 if hashed == -(2**31) else abs(hashed) % count
 
 
+kept_partition_of = lru_cache(maxsize=KEYS_KEPT)(_partition_of)
+"""For keys that are not too long to be kept: anybody may send any."""
+
+
 def java_hash(key: str) -> int:
     """`String.hashCode`: over the UTF-16 code units, in 32 bits."""
-    units = key.encode("utf-16-be", "surrogatepass")
+    units = memoryview(key.encode(_UTF_16, "surrogatepass")).cast("H")
     hashed = 0
-    for at in range(0, len(units), 2):
-        hashed = (31 * hashed + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    # Some units at a time, as a sum of products: a key may have tens of thousands.
+    for at in range(0, len(units), len(_POWERS)):
+        some = units[at : at + len(_POWERS)]
+        hashed = (hashed * 31 ** len(some) + sum(map(mul, some, _POWERS[-len(some) :]))) & 0xFFFFFFFF
     return hashed - 2**32 if hashed >= 2**31 else hashed
 
 

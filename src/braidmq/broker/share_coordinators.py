@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from braidmq.broker.shards import Shards
 from braidmq.broker.share_coordinator import NewState, ShareCoordinator, StateChange, StateSummary
 from braidmq.broker.share_records import SharePartitionKey, StoredWindow
-from braidmq.wire.errors import ApiError
+from braidmq.wire.errors import ApiError, ErrorCode
 
 Key = SharePartitionKey
 A = TypeVar("A")
@@ -80,6 +80,9 @@ class LocalCoordinators:
         return await self._each(asked, ShareCoordinator.summarize)
 
     async def of_group(self, group_id: str) -> dict[Key, StateSummary]:
+        """What is kept here for a group. ApiError while that is not known."""
+        if self._shards.is_loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "delivery states are being loaded")
         found: dict[Key, StateSummary] = {}
         for shard in self._shards:
             for key, summary in (await shard.summarize(shard.of_group(group_id))).items():

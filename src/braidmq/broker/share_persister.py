@@ -62,26 +62,29 @@ class Saving:
 
     def __init__(self) -> None:
         self.refused: dict[Key, ApiError] = {}
-        self._local: list[tuple[ShareCoordinator, int, list[Key]]] = []
+        self._local: list[tuple[ShareCoordinator, int, list[SharePartition]]] = []
         self._remote: dict[Key, asyncio.Future[ApiError | None]] = {}
 
     @property
     def is_empty(self) -> bool:
         return not (self.refused or self._local or self._remote)
 
-    def local(self, shard: ShareCoordinator, durable_at: int, keys: list[Key]) -> None:
-        self._local.append((shard, durable_at, keys))
+    def local(self, shard: ShareCoordinator, durable_at: int, parts: list[SharePartition]) -> None:
+        self._local.append((shard, durable_at, parts))
 
     def remote(self, key: Key, outcome: asyncio.Future[ApiError | None]) -> None:
         self._remote[key] = outcome
 
     async def settled(self) -> dict[Key, ApiError]:
         """Those that were not written, once all the others are durable."""
-        for shard, durable_at, keys in self._local:
+        for shard, durable_at, parts in self._local:
             try:
                 await shard.durable(durable_at)
             except ApiError as error:
-                self.refused.update(dict.fromkeys(keys, error))
+                # Nobody knows whether it counts: the next change has to say everything.
+                for part in parts:
+                    part.rewrite()
+                    self.refused[part.key] = error
         for key, outcome in self._remote.items():
             error_of = await asyncio.shield(outcome)
             if error_of is not None:
@@ -288,8 +291,9 @@ class SharePersister:
             raise
         saving.refused.update(taken.refused)
         if taken.durable_at is not None:
-            keys = [key for key in changes if key not in taken.refused] if taken.refused else list(changes)
-            saving.local(shard, taken.durable_at, keys)
+            refused = taken.refused
+            written = [part for part in parts if part.key not in refused] if refused else parts
+            saving.local(shard, taken.durable_at, written)
         for part in parts if taken.refused else ():
             if part.key in taken.refused:
                 self._refused(part, taken.refused[part.key])

@@ -42,7 +42,7 @@ from braidmq.cluster.image import Delta, PartitionImage, TopicImage
 from braidmq.cluster.metadata_store import StoreError, Unknown
 from braidmq.cluster.placement import BadPlacement, Replicas, by_hand, spread
 from braidmq.cluster.records import topic_key
-from braidmq.config import Config, ConfigError, check_topic_overrides
+from braidmq.config import Config, ConfigError, TopicConfig, check_topic_overrides
 from braidmq.platform.clock import Clock
 from braidmq.platform.disk import Disk
 from braidmq.platform.randomness import new_uuid
@@ -163,7 +163,7 @@ class Topics:
         """A topic came, grew, or has other options."""
         meta = shown.meta.record
         record = TopicRecord(meta.name, shown.id, meta.partitions, dict(meta.options))
-        config = effective_config(self._config, record.name, record.overrides)
+        config = self._effective(record)
         topic = self._by_id.get(shown.id)
         if topic is None:
             topic = Topic(record, config, self._root / record.directory_name)
@@ -288,7 +288,7 @@ class Topics:
             with storing():
                 await self._threads.run(lambda: self._make_directory(record))
         try:
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.create_topic(name, record.id, replicas, overrides)
         except (ApiError, TopicExists) as error:
             self._leftovers = True
@@ -337,7 +337,7 @@ class Topics:
 
         async with self._change:
             self._leftovers = True
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.retried(topic_key(self.get(name).id), attempt)
 
     async def reconfigure(self, name: str, overrides: Mapping[str, str]) -> None:
@@ -351,7 +351,7 @@ class Topics:
             topic_id = self.get(name).id
             self.check_overrides(overrides)
             check_pinned(name, overrides)
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.retried(topic_key(topic_id), attempt)
 
     async def refresh_options(self) -> None:
@@ -364,7 +364,7 @@ class Topics:
             await asyncio.sleep(0)
 
     async def _refresh(self, topic: Topic) -> None:
-        config = effective_config(self._config, topic.name, topic.record.overrides)
+        config = self._effective(topic.record)
         if config == topic.config:
             return
         topic.config = config
@@ -388,7 +388,7 @@ class Topics:
         async with self._change:
             topic_id = self.get(name).id
             self._leftovers = True
-            with storing():
+            with storing(self._changes.outage):
                 await self._changes.retried(topic_key(topic_id), attempt)
             if forget is not None:
                 await forget()
@@ -442,6 +442,19 @@ class Topics:
         shown = self._image.find(name)
         assert shown is not None, f"{name} is held, and the image does not show it"
         return shown
+
+    def _effective(self, record: TopicRecord) -> TopicConfig:
+        """A topic's options, without those that a newer broker may have set and this one cannot take."""
+        try:
+            return effective_config(self._config, record.name, record.overrides)
+        except ConfigError as error:
+            log.warning("topic %s: ignoring a stored option: %s", record.name, error)
+        usable = {}
+        for each, text in record.overrides.items():
+            with suppress(ConfigError):
+                self._config.topic({each: text})
+                usable[each] = text
+        return effective_config(self._config, record.name, usable)
 
     def _make_directory(self, record: TopicRecord) -> None:
         directory = self._root / record.directory_name

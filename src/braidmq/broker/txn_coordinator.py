@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -90,7 +91,9 @@ class TransactionCoordinator:
         if loading.unreadable:
             log.warning("%s: cannot read %d records; they are skipped", self._partition, loading.unreadable)
         if loading.transactions:
-            await self._producer_ids.reserve()
+            # What was decided is finished whether or not there are ids for producers that come.
+            with suppress(ApiError):
+                await self._producer_ids.reserve()
         self._carry_out(self.transactions.load(loading, self.now()))
 
     def resign(self) -> None:
@@ -112,7 +115,9 @@ class TransactionCoordinator:
 
     async def init(self, request: Init) -> Initialized:
         """Gives a transactional id to a producer, fencing the one that had it."""
-        await self._producer_ids.reserve()
+        # While the store is away an id that is known can still be given to a producer.
+        with suppress(ApiError):
+            await self._producer_ids.reserve()
         return await self._answer(lambda token: self.transactions.init(request, token, self.now()))
 
     async def add_partitions(self, request: AddPartitions) -> Added:

@@ -48,6 +48,8 @@ def status(broker: Broker, output: Output) -> None:
 
     CSV has the brokers.
     """
+    from braidmq.cli.doctor_cluster import clocks_apart
+
     with broker.connect() as cluster:
         found = _views(cluster)
     newest = _newest(found)
@@ -81,6 +83,7 @@ def status(broker: Broker, output: Output) -> None:
         "topics": newest.topics,
         "partitions": newest.partitions,
         "without_leader": newest.leaderless,
+        "warnings": clocks_apart(found),
         "brokers": _named(columns, rows),
     }
     if output.printed(value, columns, rows):
@@ -92,6 +95,8 @@ def status(broker: Broker, output: Output) -> None:
     print(f"brokers     {up} of {len(newest.brokers)} up")
     print(f"topics      {newest.topics:,}")
     print(f"partitions  {newest.partitions:,}, {newest.leaderless:,} without leader")
+    for warning in clocks_apart(found):
+        print(f"warning     {warning}")
     print_table(columns, rows)
 
 

@@ -16,7 +16,7 @@ from braidmq.cli.command import command
 from braidmq.cli.mistake import UserMistake
 from braidmq.cli.options import Yes, confirm
 from braidmq.cli.output import AsJson, print_json
-from braidmq.cli.store_access import FORMS, opened
+from braidmq.cli.store_access import DIRECTORY, FORMS, opened
 
 if TYPE_CHECKING:
     from braidmq.cluster.transfer import Exported
@@ -103,7 +103,14 @@ def import_(
     if as_json:
         print_json({"store": to_store, "keys": len(puts), "revision": revision})
     else:
-        print(f"imported {len(puts):,} keys; start the brokers with --store {to_store}")
+        print(f"imported {len(puts):,} keys; {_next(to_store)}")
+
+
+def _next(to_store: str) -> str:
+    if not to_store.startswith(DIRECTORY):
+        return f"start the brokers with --store {to_store}"
+    directory = to_store.removeprefix(DIRECTORY)
+    return f"start braid serve --data {directory}, or braid nameserver --store {to_store} for several brokers"
 
 
 async def _export(url: str, token_file: Path | None) -> tuple[Exported, list[str]]:

@@ -125,6 +125,7 @@ class Shared(NamedTuple):
 
 def _examine_shared(directory: Path, store: str | None, token_file: Path | None, adopting: bool) -> Shared:
     from braidmq.cli import doctor_cluster
+    from braidmq.cli.store_access import shared_store
 
     node = doctor_cluster.shared_node(directory)
     if node is None:
@@ -134,7 +135,8 @@ def _examine_shared(directory: Path, store: str | None, token_file: Path | None,
     if adopting:
         raise UserMistake("--adopt needs metadata of one's own; this directory belongs to a cluster")
     if store is None:
-        hint = "the metadata is in the cluster's store; --store URL compares this directory with it"
+        url = shared_store(directory) or "URL"
+        hint = f"the metadata is in the cluster's store; --store {url} compares this directory with it"
         return Shared([Report(".", [], [], [])], node, [hint])
     check = doctor_cluster.examine(directory, node, store, token_file)
     return Shared([Report("topics", check.findings, [], check.findings)], node, check.warnings)

@@ -86,7 +86,7 @@ def _identity(node: NodeFile, image: Image) -> list[str]:
     if known.node.record.uuid != node.uuid:
         where = known.node.record.host
         what = f"node id {node.node_id} belongs to another data directory, on {where}: two have one id; start"
-        return [what + " this one with another node id, or with --replace if that one is lost for good"]
+        return [what + " this one with another node id, or with -o replace=true if that one is lost for good"]
     if known.alive is not None and known.alive.record.run != node.run:
         where = ", ".join(f"{at.host}:{at.port}" for at in known.alive.record.listeners)
         return [f"a broker with node id {node.node_id} is running at {where}, from a copy of this directory"]

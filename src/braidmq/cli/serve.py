@@ -35,8 +35,10 @@ examples:
   braid serve --config braid.toml                     the same options from a file
   BRAID_NUM_PARTITIONS=8 braid serve                  or from the environment
   braid serve --brokers auto                          a broker for each core, on ports 9092, 9093, …
-  braid serve --store etcd://10.0.0.1,10.0.0.2,10.0.0.3 --node-id 2    one broker of a cluster
-  braid serve --join 10.0.0.1:9092 --node-id 3        another, which asks the first for the store
+  braid serve --node-id 2 --listen 0.0.0.0:9092 --advertise 10.0.0.2:9092 --store etcd://10.0.0.1,10.0.0.2
+                                                      one broker of a cluster
+  braid serve --node-id 3 --listen 0.0.0.0:9092 --advertise 10.0.0.3:9092 --join 10.0.0.1:9092
+                                                      another, which asks the first for the store
 
 It prints one line on stdout once clients can connect: ready HOST:PORT node=ID data=DIR
 With --brokers N, once all of them accept clients:     ready HOST:PORT brokers=N data=DIR
@@ -93,6 +95,8 @@ def _joining(asked: argparse.Namespace) -> list[str]:
 def _shortcuts(asked: argparse.Namespace) -> list[str]:
     """Options of the broker that have a flag of their own."""
     given = {"node.id": asked.node_id, "store": asked.store, "store.token.file": asked.store_token_file}
+    if asked.replace:
+        given["replace"] = "true"
     return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
@@ -166,6 +170,11 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--join",
         metavar="HOST:PORT",
         help="a running broker or name server of the cluster: it is asked for the store",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="take over the node id of a data directory that is lost for good",
     )
     parser.add_argument("--log-prefix", default="", help=argparse.SUPPRESS)
 

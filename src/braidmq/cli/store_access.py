@@ -1,4 +1,4 @@
-"""How commands reach a metadata store: by its address, or that of a stopped broker by its directory."""
+"""How commands reach a metadata store: by its address, or that of stopped brokers by their directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 DIRECTORY = "file:"
 METADATA = "metadata.store"
+SHARED = "cluster"
+"""Where `braid serve --brokers` keeps it."""
 FORMS = "file:DIR, unix:PATH, braid://HOST:PORT or etcd://HOST:PORT,…"
+
+
+def shared_store(directory: Path) -> str | None:
+    """The address of the store that `braid serve --brokers` keeps for a broker with this directory."""
+    for root in (directory, directory.absolute().parent):
+        if (root / SHARED / METADATA).exists():
+            return f"{DIRECTORY}{root}"
+    return None
 
 
 @asynccontextmanager
@@ -50,6 +60,8 @@ async def _of_directory(directory: Path, create: bool) -> AsyncIterator[Metadata
     from braidmq.platform.lock import DirectoryInUse, DirectoryLock
     from braidmq.platform.threads import DiskThreads
 
+    if (directory / SHARED / METADATA).exists():
+        directory = directory / SHARED
     if create:
         directory.mkdir(parents=True, exist_ok=True)
     elif not (directory / METADATA).exists():

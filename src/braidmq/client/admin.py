@@ -48,7 +48,10 @@ SOURCE_TOPIC = 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition: who leads it, who has copies, and which offsets it holds."""
+    """One partition: who leads it, who has copies, and which offsets it holds.
+
+    Leader and offsets are -1 while the broker that has it is not running.
+    """
 
     index: int
     leader: int
@@ -170,6 +173,7 @@ class Admin:
             TopicPartition(topic.name or "", partition.partition_index)
             for topic in answer.topics
             for partition in topic.partitions
+            if partition.leader_id >= 0
         ]
         starts = self._offsets(everything, Start.EARLIEST)
         ends = self._offsets(everything, Start.LATEST)
@@ -236,8 +240,8 @@ def _describe(
             leader=row.leader_id,
             replicas=tuple(row.replica_nodes),
             in_sync=tuple(row.isr_nodes),
-            start_offset=starts[TopicPartition(name, row.partition_index)],
-            end_offset=ends[TopicPartition(name, row.partition_index)],
+            start_offset=starts.get(TopicPartition(name, row.partition_index), -1),
+            end_offset=ends.get(TopicPartition(name, row.partition_index), -1),
         )
         for row in sorted(topic.partitions, key=lambda row: row.partition_index)
     )

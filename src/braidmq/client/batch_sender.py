@@ -130,12 +130,13 @@ class BatchSender:
 
     def _launch(self, batches: list[OutgoingBatch]) -> None:
         """Sends batches, one per partition, to their leaders; what cannot be sent joins the failed."""
-        if not all(self._cluster.knows(batch.at) for batch in batches):
+        if self._cluster.is_outdated or not all(self._cluster.knows(batch.at) for batch in batches):
             # Leaders are asked for on connections that must not have other answers to come.
             self._drain()
             if self._failed:
                 self._failed += batches
                 return
+            self._cluster.renew()
         groups: dict[int, tuple[Connection, dict[TopicPartition, OutgoingBatch]]] = {}
         for batch in batches:
             try:

@@ -1,12 +1,18 @@
 """Who leads what: the brokers and partitions as the cluster last described them, and a connection to each.
 
 Routes are cached and never trusted: a broker that no longer leads a partition says so, the caller calls
-`refresh` and tries again. Bootstrap addresses are used in turn when one does not answer.
+`forget` and tries again. Those who run for long call `renew` between requests, which asks anew for routes of
+more than 30 seconds, and sooner for partitions without a leader.
+
+Bootstrap addresses, those of brokers or of name servers, are tried in turn, beginning with any; later the
+brokers themselves are asked first.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -15,6 +21,7 @@ from braidmq.client.connection import CLIENT_ID, TIMEOUT_S, UNPROTECTED, Connect
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.client.security import Security
 from braidmq.platform.clock import SystemClock
+from braidmq.platform.randomness import random_below
 from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.metadata import (
     MetadataRequest,
@@ -27,6 +34,9 @@ from braidmq.wire.schema import Message
 RETRY_BACKOFF_S = 0.02
 RETRY_BACKOFF_MAX_S = 1.0
 METADATA_VERSION_MAX = 12
+ROUTES_S_MAX = 30.0
+LEADERLESS_S_MAX = 0.5
+"""How old routes may be when `renew` is called; the latter if a partition has no leader."""
 
 R = TypeVar("R", bound=Message)
 
@@ -71,9 +81,13 @@ class Cluster:
         self._security = security
         self._creates_topics = creates_topics
         self._bootstrap = list(parse_addresses(bootstrap))
+        self._turn = random_below(len(self._bootstrap))
+        """Where among several addresses to begin: with any at first, with the next one after a failure."""
         self._connections: dict[Address, Connection] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._leaderless: dict[TopicPartition, None] = {}
         self._partition_counts: dict[str, int] = {}
+        self._routes_at = self.clock.monotonic()
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has; asks once."""
@@ -90,6 +104,8 @@ class Cluster:
         """A connection to the broker that leads a partition."""
         if at not in self._leaders:
             self.partition_count(at.topic)
+        if at in self._leaderless:
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader: its broker is not running")
         if at not in self._leaders:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} does not exist")
         return self.connection(self._leaders[at])
@@ -97,6 +113,10 @@ class Cluster:
     def knows(self, at: TopicPartition) -> bool:
         """Whether `leader` can answer without asking the cluster."""
         return at in self._leaders
+
+    def is_leaderless(self, at: TopicPartition) -> bool:
+        """Whether the cluster has said that no broker leads a partition at the moment."""
+        return at in self._leaderless
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> list[LeaderGroup]:
         """Partitions grouped by the connection their requests go to."""
@@ -112,15 +132,18 @@ class Cluster:
         return self.connection_to(self.brokers[node_id])
 
     def any_connection(self) -> Connection:
-        """A connection to some broker: a known one first, then the bootstrap addresses in turn."""
+        """A connection to some broker: a known one, else one of the bootstrap addresses.
+
+        Of several, one to which there is a connection; else in turn.
+        """
         reasons = []
-        for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
+        for address in self._in_turn():
             try:
                 return self.connection_to(address)
             except (Unreachable, TimedOut) as error:
                 reasons.append(error)
-        # Next time begin with another: the first one may be down for long.
-        self._bootstrap.append(self._bootstrap.pop(0))
+                # Next time begin with another: this one may be down for long.
+                self._turn += 1
         raise reasons[0]
 
     def call(self, request: Message, answer: type[R], newest: int | None = None) -> R:
@@ -130,27 +153,48 @@ class Cluster:
         """
         for attempt in self.attempts():
             try:
+                if not self.brokers and not isinstance(request, MetadataRequest):
+                    # The address may be a name server's, which tells who is there and little more.
+                    self.refresh([])
                 return self.any_connection().call(request, answer, newest)
             except Unreachable as error:
+                if not self.brokers and not isinstance(request, MetadataRequest):
+                    # A name server closes the connection on what only brokers do, and knows where they are.
+                    with suppress(Unreachable, TimedOut):
+                        self.refresh([])
                 attempt.failed(error, retriable=bool(self.brokers))
         raise AssertionError("attempts end by raising")
 
     def refresh(self, topics: Sequence[str] | None, create: bool = False) -> MetadataResponse:
         """Asks for the brokers and for these topics (None: all), and remembers both."""
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-        answer = self.call(request, MetadataResponse, METADATA_VERSION_MAX)
-        self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
-        self.cluster_id = answer.cluster_id or ""
-        self.controller_id = answer.controller_id
-        for topic in answer.topics:
-            self._remember(topic)
+        answer = self.call(_about(topics, create), MetadataResponse, METADATA_VERSION_MAX)
+        self._learn(answer)
         return answer
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether `renew` would ask."""
+        age_s = self.clock.monotonic() - self._routes_at
+        age_s_max = LEADERLESS_S_MAX if self._leaderless else ROUTES_S_MAX
+        return bool(self._partition_counts) and age_s >= age_s_max
+
+    def renew(self) -> None:
+        """Asks again for routes that are old; what cannot be learned now stays as it was.
+
+        Call it where no answers are awaited on any connection.
+        """
+        if not self.is_outdated:
+            return
+        self._routes_at = self.clock.monotonic()
+        with contextlib.suppress(ClientError):
+            about = _about(list(self._partition_counts), create=False)
+            self._learn(self.any_connection().call(about, MetadataResponse, METADATA_VERSION_MAX))
 
     def assume(self, at: TopicPartition, node_id: int, address: Address) -> None:
         """Takes somebody's word for who leads a partition; where it is wrong, the broker says so."""
         self.brokers.setdefault(node_id, address)
         self._leaders.setdefault(at, node_id)
+        self._leaderless.pop(at, None)
 
     def leader_of(self, at: TopicPartition) -> tuple[int, Address] | None:
         """Who leads a partition as far as is known, for `assume` elsewhere."""
@@ -160,8 +204,9 @@ class Cluster:
     def forget(self, topic: str) -> None:
         """A route proved wrong: ask again before the next use."""
         self._partition_counts.pop(topic, None)
-        for at in [at for at in self._leaders if at.topic == topic]:
-            del self._leaders[at]
+        for known in (self._leaders, self._leaderless):
+            for at in [at for at in known if at.topic == topic]:
+                del known[at]
 
     def attempts(self, timeout_s: float | None = None) -> Iterator[Attempt]:
         """Tries of one thing, with growing pauses between them, until the time is up."""
@@ -190,6 +235,25 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def _in_turn(self) -> list[Address]:
+        """Where to ask, the best first."""
+        brokers = _rotated(list(self.brokers.values()), self._turn)
+        # Stable: among those that are connected, and among those that are not, it goes in turn.
+        brokers.sort(key=lambda address: not self._is_connected(address))
+        return list(dict.fromkeys([*brokers, *_rotated(self._bootstrap, self._turn)]))
+
+    def _is_connected(self, address: Address) -> bool:
+        known = self._connections.get(address)
+        return known is not None and not known.closed
+
+    def _learn(self, answer: MetadataResponse) -> None:
+        self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        self.cluster_id = answer.cluster_id or ""
+        self.controller_id = answer.controller_id
+        for topic in answer.topics:
+            self._remember(topic)
+        self._routes_at = self.clock.monotonic()
+
     def _remember(self, topic: MetadataResponseTopic) -> None:
         name = topic.name or ""
         self.forget(name)
@@ -197,8 +261,11 @@ class Cluster:
             return
         self._partition_counts[name] = len(topic.partitions)
         for partition in topic.partitions:
+            at = TopicPartition(name, partition.partition_index)
             if partition.leader_id >= 0:
-                self._leaders[TopicPartition(name, partition.partition_index)] = partition.leader_id
+                self._leaders[at] = partition.leader_id
+            else:
+                self._leaderless[at] = None
 
     def connection_to(self, address: Address) -> Connection:
         """The connection to an address, made where there is none."""
@@ -223,3 +290,13 @@ class Attempt:
     def failed(self, error: ApiError | ClientError, retriable: bool) -> None:
         self.error = error
         self.retriable = retriable
+
+
+def _about(topics: Sequence[str] | None, create: bool) -> MetadataRequest:
+    wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+    return MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+
+
+def _rotated(addresses: list[Address], by: int) -> list[Address]:
+    start = by % len(addresses) if addresses else 0
+    return addresses[start:] + addresses[:start]

@@ -11,7 +11,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from braidmq.client.cluster import Cluster, TopicPartition
+from braidmq.client.cluster import LEADERLESS_S_MAX, Cluster, LeaderGroup, TopicPartition
 from braidmq.client.connection import Connection
 from braidmq.client.errors import ClientError, TimedOut, Unreachable
 from braidmq.client.offsets import list_offsets
@@ -25,6 +25,8 @@ POLL_TIMEOUT_S = 1.0
 FETCH_BYTES = 52_428_800
 PARTITION_BYTES = 1_048_576
 NO_SESSION_EPOCH = -1
+NOBODY_PAUSE_S = 0.1
+"""Before the next poll, if no leader could be asked."""
 
 
 class Start(IntEnum):
@@ -104,8 +106,10 @@ class Consumer:
 
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record `poll` will return from a partition."""
-        self._decide()
-        return self._positions[TopicPartition(topic, partition)]
+        at = TopicPartition(topic, partition)
+        if at in self._undecided:
+            self._settle([at])
+        return self._positions[at]
 
     def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Message]:
         """The next records, at most one fetch of them; empty when none arrive in time."""
@@ -121,15 +125,15 @@ class Consumer:
 
     def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> Iterator[FetchedBatch]:
         """The next batches unopened, for those who only count or copy; positions move as they are taken."""
-        self._decide()
-        if not self._positions:
+        if not self._positions and not self._undecided:
             raise ClientError("nothing is assigned; call assign first")
-        try:
-            answers = self._fetch(int(timeout_s * 1000))
-        except (Unreachable, TimedOut):
-            self._forget_routes()
+        self._cluster.renew()
+        self._decide()
+        readable = [at for at in self._positions if not self._cluster.is_leaderless(at)]
+        if not readable:
+            self._cluster.clock.sleep(min(timeout_s, LEADERLESS_S_MAX))
             return
-        for at, answer in answers:
+        for at, answer in self._fetch(readable, int(timeout_s * 1000)):
             yield from self._take(at, answer)
 
     def close(self) -> None:
@@ -145,25 +149,75 @@ class Consumer:
         self.close()
 
     def _decide(self) -> None:
-        """Turns `Start` positions into offsets."""
-        if self._undecided:
-            found = list_offsets(self._cluster, self._undecided)
-            self._positions.update({at: spot.offset for at, spot in found.items()})
-            self._undecided.clear()
+        """Turns `Start` positions into offsets; of partitions without a leader once they have one."""
+        for topic in dict.fromkeys(at.topic for at in self._undecided):
+            self._cluster.partition_count(topic)
+        if undecided := [at for at in self._undecided if not self._cluster.is_leaderless(at)]:
+            try:
+                self._settle(undecided)
+            except ApiError as error:
+                if error.code is not ErrorCode.LEADER_NOT_AVAILABLE:
+                    raise
 
-    def _fetch(self, wait_ms: int) -> list[tuple[TopicPartition, PartitionData]]:
-        """One fetch from every leader, all under way at once."""
-        groups = self._cluster.by_leader(self._positions)
-        asked = [(connection, self._ask(connection, some, wait_ms)) for connection, some in groups]
-        answers = []
-        for connection, version in asked:
-            answer = connection.receive(FetchResponse, version, wait_ms / 1000 + self._cluster.timeout_s)
+    def _settle(self, undecided: list[TopicPartition]) -> None:
+        found = list_offsets(self._cluster, {at: self._undecided[at] for at in undecided})
+        for at, spot in found.items():
+            self._positions[at] = spot.offset
+            del self._undecided[at]
+
+    def _fetch(
+        self, readable: list[TopicPartition], wait_ms: int
+    ) -> list[tuple[TopicPartition, PartitionData]]:
+        """One fetch from every leader, all under way at once; routes to one that is gone are forgotten."""
+        asked: list[tuple[Connection, int, list[TopicPartition]]] = []
+        for connection, some in self._reachable(readable):
+            try:
+                asked.append((connection, self._ask(connection, some, wait_ms), some))
+            except (Unreachable, TimedOut):
+                self._forget_routes(some)
+        if not asked:
+            self._cluster.clock.sleep(min(wait_ms / 1000, NOBODY_PAUSE_S))
+        answers: list[tuple[TopicPartition, PartitionData]] = []
+        refusal: ApiError | None = None
+        for connection, version, some in asked:
+            try:
+                answer = connection.receive(FetchResponse, version, wait_ms / 1000 + self._cluster.timeout_s)
+            except (Unreachable, TimedOut):
+                self._forget_routes(some)
+                continue
             if answer.error_code != ErrorCode.NONE:
-                raise ApiError(ErrorCode(answer.error_code), f"fetch refused by {connection.address}")
+                refusal = ApiError(ErrorCode(answer.error_code), f"fetch refused by {connection.address}")
             for topic in answer.responses:
                 for partition in topic.partitions:
                     answers.append((TopicPartition(topic.topic, partition.partition_index), partition))
+        if refusal is not None:
+            # Only now: an answer that nobody has read would be taken for that of the next request.
+            raise refusal
         return answers
+
+    def _reachable(self, readable: list[TopicPartition]) -> list[LeaderGroup]:
+        """Partitions by leader, without those whose leader cannot be reached at the moment."""
+        groups: dict[int, LeaderGroup] = {}
+        gone: list[TopicPartition] = []
+        silent: set[int] = set()
+        for at in readable:
+            node_id, _ = self._cluster.leader_of(at) or (-1, None)
+            try:
+                if node_id in silent:
+                    gone.append(at)
+                    continue
+                connection = self._cluster.leader(at)
+            except (Unreachable, TimedOut):
+                gone.append(at)
+                silent.add(node_id)
+                continue
+            except ApiError as error:
+                if error.code is not ErrorCode.LEADER_NOT_AVAILABLE:
+                    raise
+                continue
+            groups.setdefault(id(connection), (connection, []))[1].append(at)
+        self._forget_routes(gone)
+        return list(groups.values())
 
     def _ask(self, connection: Connection, some: list[TopicPartition], wait_ms: int) -> int:
         topics: dict[str, FetchTopic] = {}
@@ -218,6 +272,6 @@ class Consumer:
                 self._positions[at] = header.next_offset
             start += header.size
 
-    def _forget_routes(self) -> None:
-        for topic in {at.topic for at in self._positions}:
+    def _forget_routes(self, of: list[TopicPartition]) -> None:
+        for topic in dict.fromkeys(at.topic for at in of):
             self._cluster.forget(topic)

@@ -109,6 +109,9 @@ class _Batch:
                 self.callbacks[index](receipt)
 
 
+_Route = tuple[Connection, list[_Batch]]
+
+
 class Producer:
     """Sends records; `flush` or the end of the `with` block returns when every one is acknowledged."""
 
@@ -196,7 +199,12 @@ class Producer:
         if key is not None:
             return (murmur2(key) & 0x7FFFFFFF) % count
         # Keyless records stick to one partition until its batch is sent: few large batches, not many small.
-        return self._sticky.setdefault(topic, 0) % count
+        # They go around partitions without a leader, as long as others have one.
+        start = self._sticky.setdefault(topic, 0)
+        for partition in range(start, start + count):
+            if not self._cluster.is_leaderless(TopicPartition(topic, partition % count)):
+                return partition % count
+        return start % count
 
     def _deliver(self) -> None:
         """Sends every batch and resolves every receipt, one way or the other."""
@@ -216,13 +224,14 @@ class Producer:
 
     def _send_round(self, batches: list[_Batch]) -> tuple[list[_Batch], ApiError | ClientError | None]:
         """Sends each batch to its leader once; those to try again, and why."""
-        again: list[_Batch] = []
-        reason: ApiError | ClientError | None = None
         sent: list[tuple[Connection, int, list[_Batch]]] = []
         try:
-            routes = self._route(batches)
+            self._cluster.renew()
+            if self._acks is Acks.ALL and self._producer_id < 0:
+                self._become_idempotent()
         except (Unreachable, TimedOut) as error:
             return batches, error
+        routes, again, reason = self._route(batches)
         for connection, group in routes:
             try:
                 sent.append((connection, self._send(connection, group), group))
@@ -238,18 +247,33 @@ class Producer:
             self._cluster.forget(batch.at.topic)
         return again, reason
 
-    def _route(self, batches: list[_Batch]) -> list[tuple[Connection, list[_Batch]]]:
-        if self._acks is Acks.ALL and self._producer_id < 0:
-            self._become_idempotent()
-        groups: dict[int, tuple[Connection, list[_Batch]]] = {}
+    def _route(
+        self, batches: list[_Batch]
+    ) -> tuple[list[_Route], list[_Batch], ApiError | ClientError | None]:
+        """Batches by leader; and those whose leader is away, to be tried again, and why."""
+        groups: dict[int, _Route] = {}
+        again: list[_Batch] = []
+        reason: ApiError | ClientError | None = None
+        silent: set[int] = set()
         for batch in batches:
+            node_id, _ = self._cluster.leader_of(batch.at) or (-1, None)
+            if node_id in silent:
+                again.append(batch)
+                continue
             try:
                 connection = self._cluster.leader(batch.at)
+            except (Unreachable, TimedOut) as error:
+                silent.add(node_id)
+                again, reason = [*again, batch], error
+                continue
             except ApiError as error:
-                self._fail(batch, error)
+                if error.code is ErrorCode.LEADER_NOT_AVAILABLE:
+                    again, reason = [*again, batch], error
+                else:
+                    self._fail(batch, error)
                 continue
             groups.setdefault(id(connection), (connection, []))[1].append(batch)
-        return list(groups.values())
+        return list(groups.values()), again, reason
 
     def _send(self, connection: Connection, batches: list[_Batch]) -> int:
         topics: dict[str, TopicProduceData] = {}

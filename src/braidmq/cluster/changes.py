@@ -28,9 +28,10 @@ from braidmq.cluster.metadata_store import (
     MetadataStore,
     ModRevision,
     Put,
-    StoreClosed,
+    StoreError,
     Unknown,
 )
+from braidmq.cluster.outage import Outage
 from braidmq.cluster.placement import Candidate, Replicas
 from braidmq.cluster.records import (
     DeletedTopic,
@@ -43,7 +44,7 @@ from braidmq.cluster.records import (
     decode,
     encode,
 )
-from braidmq.cluster.settlement import Writer, commit_settled
+from braidmq.cluster.settlement import SETTLE_S_MAX, Writer, commit_settled
 
 REPLICATION_FACTOR = 1
 CHUNK = OPERATIONS_MAX - 1
@@ -68,12 +69,20 @@ class _Seen(NamedTuple):
 class Changes:
     """Changes the metadata in the name of one broker."""
 
-    def __init__(self, store: MetadataStore, feed: ImageFeed, node_id: int, writer: Writer) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        feed: ImageFeed,
+        node_id: int,
+        writer: Writer,
+        outage: Outage | None = None,
+    ) -> None:
         self._store = store
         self._feed = feed
         self._image = feed.image
         self._node_id = node_id
         self._writer = writer
+        self.outage = outage or Outage()
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class Changes:
         try:
             await self.replace_topic(name, topic_id, replicas, options)
         except Conflict:
-            with suppress(StoreClosed):
+            with suppress(StoreError):
                 await self._caught_up(records.name_key(name))
             raise TopicExists(name) from None
 
@@ -153,7 +162,7 @@ class Changes:
             await self._commit(grown, (), seen)
         except Conflict:
             # Another attempt compares the partitions that this one has put.
-            with suppress(StoreClosed):
+            with suppress(StoreError):
                 await self._feed.reached(revision)
             raise
 
@@ -260,7 +269,10 @@ class Changes:
         stored = [self._image.key(key) for key in keys]
         compares = self._as_seen(keys)
         unknown: Unknown | None = None
+        until_s = asyncio.get_running_loop().time() + SETTLE_S_MAX
         for _ in range(TRIES_MAX):
+            if unknown is not None and asyncio.get_running_loop().time() >= until_s:
+                break
             try:
                 return await self._store.commit(compares, deletes=stored)
             except Unknown as error:

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from itertools import count
 
 from braidmq.cluster.image import Delta, Image
-from braidmq.cluster.metadata_store import Lost, MetadataStore, StoreClosed, StoreError
+from braidmq.cluster.metadata_store import Lost, MetadataStore, StoreClosed, StoreError, Unknown
 from braidmq.platform.clock import Clock
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
+REACHED_S_MAX = 5.0
+"""How long a change that was made is waited for until the image shows it."""
 
 log = logging.getLogger("braid.cluster")
 
@@ -64,7 +66,8 @@ class ImageFeed:
     async def reached(self, revision: int) -> None:
         """Returns when the image shows everything up to a revision, such as one's own commit.
 
-        `StoreClosed` if it follows the store no longer.
+        `StoreClosed` if it follows the store no longer; `Unknown` if it does not get there in time, because
+        the store went away after the commit.
         """
         if self.image.revision >= revision:
             return
@@ -72,7 +75,11 @@ class ImageFeed:
             raise _no_longer()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (revision, next(self._order), future))
-        await future
+        done, _ = await asyncio.wait([future], timeout=REACHED_S_MAX)
+        if not done:
+            future.cancel()
+            raise Unknown(f"revision {revision} does not show here yet: the metadata store is silent")
+        future.result()
 
     async def _follow(self) -> None:
         pause_s = RETRY_FIRST_S

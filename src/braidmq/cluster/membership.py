@@ -297,7 +297,7 @@ class Membership:
                 if found.uuid != identity.uuid and not identity.replace:
                     raise JoinRefused(
                         f"node id {identity.node_id} belongs to another data directory (on {found.host});"
-                        " choose another --node-id, or add --replace if that directory is lost for good"
+                        " choose another --node-id, or add -o replace=true if that directory is lost for good"
                     )
                 if found == mine:
                     return

@@ -2,7 +2,8 @@
 
 It holds the node id, the directory's own uuid, name and id of the cluster, and which start of the broker this
 is. A registration that names this start or the one before was made from here, so it can be removed at once
-(`cluster/membership.py`). Written whole at every start, before the broker joins.
+(`cluster/membership.py`); but not by a copy of the directory, whose original may be running. Written whole at
+every start, before the broker joins.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class NodeFile:
     """None until the broker has joined."""
     shared: bool = False
     """Whether the metadata is in a store that brokers share, and not in this directory."""
+    place: str = ""
+    """Machine and path of the directory. At another place it was moved, or is a copy."""
 
 
 def read_node_file(disk: Disk, directory: Path) -> NodeFile | None:

@@ -56,6 +56,9 @@ def _open_etcd(url: str) -> MetadataStore:
     from braidmq.cluster.etcd_address import parse_etcd_address
 
     address = parse_etcd_address(url)
+    for file in (address.ca, address.cert, address.key, address.password_file):
+        if file is not None:
+            _read(file, "etcd")
     try:
         from braidmq.cluster.etcd_store import EtcdStore
     except ImportError as error:
@@ -75,11 +78,15 @@ def _open_served(url: str, token_file: Path | None) -> MetadataStore:
         raise AddressError(
             f"a store at braid://… asks for its token: add ?{TOKEN_FILE}=FILE, or set store.token.file"
         )
-    try:
-        token = file.read_bytes().strip()
-    except OSError as error:
-        raise AddressError(f"the token of the metadata store: cannot read {file}: {error.strerror}") from None
+    token = _read(file, "the token of the metadata store").strip()
     if not token:
         raise AddressError(f"the token of the metadata store: {file} is empty")
     address = parse_address(parts.netloc)
     return ServedStore(str(address), token)
+
+
+def _read(file: Path, what: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise AddressError(f"{what}: cannot read {file}: {error.strerror}") from None

@@ -84,8 +84,8 @@ class ServedStore:
         self._token = token
         self._timeout_s = timeout_s
         self._link: _Link | None = None
-        self._changed = asyncio.Event()
-        """Set and replaced when the link comes or goes."""
+        self._changed: asyncio.Future[None] | None = None
+        """Done when the link comes or goes, for those who wait for that."""
         self._why = "not connected yet"
         self._identity: str | None = None
         self._task: asyncio.Task[None] | None = None
@@ -172,15 +172,17 @@ class ServedStore:
 
     async def linked(self, deadline: float | None) -> _Link:
         """The connection, as soon as there is one; `Unavailable` if there is none in time."""
+        loop = asyncio.get_running_loop()
         while self._link is None:
             if self._closed:
                 raise StoreClosed("the metadata store is closed")
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._changed.wait()
-            except TimeoutError:
-                what = f"the metadata store at {self._address} cannot be reached: {self._why}"
-                raise Unavailable(what) from None
+            left_s = None if deadline is None else deadline - loop.time()
+            if left_s is not None and left_s <= 0:
+                raise Unavailable(f"the metadata store at {self._address} cannot be reached: {self._why}")
+            if self._changed is None:
+                self._changed = loop.create_future()
+            # Not `asyncio.timeout`: handlers of requests wait here, and they are no tasks.
+            await asyncio.wait([self._changed], timeout=left_s)
         return self._link
 
     # -- the connection -------------------------------------------------------------------------
@@ -212,8 +214,9 @@ class ServedStore:
             await asyncio.sleep(pause)
 
     def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
 
     async def _connect(self) -> _Link:
         if self._address.startswith(UNIX_PREFIX):

@@ -38,7 +38,9 @@ from braidmq.cluster.metadata_store import (
 VALUE_VERSION = 1
 TRIES = 5
 PAUSE_S = 0.2
-FIND_S_MAX = 10.0
+FIND_S_MAX = 5.0
+SETTLE_S_MAX = 5.0
+"""How long after the first answer that was lost another try is begun: somebody waits."""
 
 
 class Writer:
@@ -84,7 +86,11 @@ async def commit_settled(
     witness = _Witness(store, seen_revision, compares, puts)
     unknown: Unknown | None = None
     conflict: Conflict | None = None
+    loop = asyncio.get_running_loop()
+    until_s = 0.0
     for _ in range(TRIES):
+        if unknown is not None and loop.time() >= until_s:
+            break
         try:
             if unknown is not None and (revision := await witness.find()) is not None:
                 return revision
@@ -92,6 +98,8 @@ async def commit_settled(
                 raise conflict
             return await store.commit(compares, puts, deletes)
         except Unknown as error:
+            if unknown is None:
+                until_s = loop.time() + SETTLE_S_MAX
             unknown = error
         except Conflict as error:
             if unknown is None or conflict is not None:

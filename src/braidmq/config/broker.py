@@ -75,7 +75,8 @@ BROKER: tuple[Option, ...] = (
         "num.partitions",
         OptionType.INT,
         4,
-        "Partitions of a new topic if its creator does not say.",
+        "Partitions of a new topic if its creator does not say; in a cluster the default is 4 for each broker"
+        " that runs.",
         low=1,
         high=10_000,
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from braidmq.cluster import records
 from braidmq.cluster.membership import JoinRefused
 from braidmq.wire.errors import ApiError, ErrorCode
 from cluster import cluster
@@ -120,7 +121,7 @@ def test_a_broker_that_may_not_join_says_why(tmp_path: Path) -> None:
         async with cluster(tmp_path, 2, cluster_lease_ms=2000) as found:
             await found.stop(2)
             (tmp_path / "2").rename(tmp_path / "kept")
-            with pytest.raises(JoinRefused, match=r"belongs to another data directory .*--replace"):
+            with pytest.raises(JoinRefused, match=r"belongs to another data directory .*-o replace=true"):
                 await found.start(2)
             await found.start(2, replace=True)
             await found.stop(2)
@@ -137,6 +138,24 @@ def test_a_broker_that_may_not_join_says_why(tmp_path: Path) -> None:
                 await started(tmp_path / "3", node_id=1, store=found.store)
             with pytest.raises(JoinRefused, match="does not know the cluster 'other'"):
                 await started(tmp_path / "3", node_id=1, store=found.store, cluster_name="other")
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_has_joined_does_not_start_on_metadata_from_before(tmp_path: Path) -> None:
+    """N4: they are set aside, and a start without the store says what to do."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as found:
+            own = tmp_path / "2" / "metadata.store"
+            own.parent.mkdir()
+            own.touch()
+            await found.start(2)
+            assert [path.name for path in own.parent.glob("metadata.store*")] == ["metadata.store.old"]
+            await found.stop(2)
+            with pytest.raises(JoinRefused, match=r"node 2 is a broker of a cluster.*--store"):
+                await started(tmp_path / "2", node_id=2)
+            await found.start(2)
 
     asyncio.run(story())
 
@@ -191,5 +210,42 @@ def test_without_the_store_records_flow_and_changes_wait_for_it(tmp_path: Path) 
             await found.start_store()
             await found.complete(2)
             await found[2].broker.topics.create("later", 1, {})
+
+    asyncio.run(story())
+
+
+def test_an_option_that_a_broker_cannot_take_costs_no_topic(tmp_path: Path) -> None:
+    """N4: what a newer broker has stored keeps an older one neither from the topic nor from starting."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 2) as found:
+            changes = found[1].broker.metadata.changes
+            odd = {"retention.ms": "for ever", "segment.bytes": "1048576"}
+            await changes.create_topic("odd", bytes(16), changes.place(2), odd)
+            await found.shown(bytes(16))
+            for node_id in (1, 2):
+                assert found[node_id].broker.topics.get("odd").config.segment_bytes == 1048576
+                assert len(found[node_id].broker.topics.get("odd").held) == 1
+            await found.restart(2)
+            assert len(found[2].broker.topics.get("odd").held) == 1
+
+    asyncio.run(story())
+
+
+def test_a_broker_forgets_deletions_whose_records_are_gone(tmp_path: Path) -> None:
+    """N4: topics that come and go for months cost no memory."""
+
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as found:
+            broker = found[1].broker
+            deletions = broker.topics._deletions
+            for name in ("a", "b"):
+                topic = await broker.topics.create(name, 1, {})
+                await broker.delete_topic(name)
+                await broker.topics.tidy()
+                assert list(deletions._done) == [topic.id]
+                # As the controller does after some days.
+                await broker.metadata.changes._delete([records.deleted_key(topic.id)])
+                await found.until(lambda broker, gone=topic.id: not broker.topics.was_deleted(gone))
 
     asyncio.run(story())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.broker.broker import Broker
-from braidmq.broker.group_coordinator import Committer
+from braidmq.broker.group_coordinator import Committer, GroupCoordinator
 from braidmq.group.events import Join, MemberProtocol
 from braidmq.group.offsets import Committed
 from braidmq.log.transactions import EndMarker, MarkerType
@@ -199,5 +199,27 @@ def test_a_broker_alone_has_no_groups_before_its_topic_is_there(tmp_path: Path) 
             assert code is ErrorCode.UNKNOWN_MEMBER_ID
             assert not broker.groups.exists
             assert list(broker.groups.all_groups()) == []
+
+    asyncio.run(story())
+
+
+def test_a_shard_that_cannot_write_does_not_keep_the_others_from_forgetting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C6 N4: every shard has its turn, whatever becomes of the one before it."""
+
+    async def story() -> None:
+        async with embedded(tmp_path, offsets_topic_num_partitions=3) as broker:
+            await broker.groups.reach("g")
+            asked: list[object] = []
+
+            async def refuse(shard: GroupCoordinator) -> None:
+                asked.append(shard)
+                raise ApiError(ErrorCode.NOT_COORDINATOR, "led elsewhere")
+
+            monkeypatch.setattr(GroupCoordinator, "expire", refuse)
+            await broker.groups.expire()
+            assert asked == list(broker.groups)
+            assert len(asked) == 3
 
     asyncio.run(story())

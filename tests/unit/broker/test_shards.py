@@ -11,7 +11,7 @@ import pytest
 from braidmq.broker import shards as shards_module
 from braidmq.broker.broker import Broker
 from braidmq.broker.internal_partition import InternalPartition
-from braidmq.broker.shards import NOBODY, Shards, java_hash, partition_of
+from braidmq.broker.shards import NOBODY, Shards, java_hash, kept_partition_of, partition_of
 from braidmq.cluster import records
 from braidmq.cluster.image import Delta, Move, PartitionId
 from braidmq.wire.errors import ApiError, ErrorCode
@@ -69,6 +69,20 @@ def test_the_hash_without_an_absolute_value_is_partition_0() -> None:
     """N4: as in Kafka's Utils.abs."""
     assert partition_of("polygenelubricants", 50) == 0
     assert partition_of("hello world", 50) == 1794106052 % 50
+
+
+def test_a_long_key_is_hashed_quickly_and_not_kept() -> None:
+    """N3: what strangers send as a key costs neither much time of the loop nor memory."""
+    for key in ("ab\u00e9" * 11_000, "x" * 256, "x" * 257, "y" * 255 + "\U0001f600" * 300):
+        slow = 0
+        units = key.encode("utf-16-be")
+        for at in range(0, len(units), 2):
+            slow = (31 * slow + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+        assert java_hash(key) & 0xFFFFFFFF == slow
+        assert partition_of(key, 50) == abs(java_hash(key)) % 50
+    kept_partition_of.cache_clear()
+    partition_of("x" * 30_000, 50)
+    assert kept_partition_of.cache_info().currsize == 0
 
 
 def test_the_first_who_comes_makes_the_topic_and_finds_its_shard_loaded(tmp_path: Path) -> None:
@@ -221,5 +235,25 @@ def test_the_internal_topic_of_a_deleted_name_is_let_go(tmp_path: Path) -> None:
             assert old.ended == ["resigned"]
             assert broker.metadata.image.mod_revision(records.name_key(NAME)) == 0
             assert list(found) == []
+
+    asyncio.run(story())
+
+
+def test_nothing_is_loaded_before_the_start(tmp_path: Path) -> None:
+    """N4: a change of the topic while a broker recovers what a crash left must not open its log as well."""
+
+    async def story() -> None:
+        async with embedded(tmp_path) as broker:
+            image = broker.metadata.image
+            found = Shards(image, broker.topics, 1, NAME, lambda: 2, OPTIONS, Ledger, broker.clock)
+            broker.metadata.feed.listen(found.follow)
+            topic = await broker.topics.create_own(NAME, OPTIONS, 2)
+            await broker.topics.reconfigure(NAME, {**OPTIONS, "segment.bytes": "1048576"})
+            await asyncio.sleep(0.05)
+            assert not any(replica.is_open for replica in topic.held.values())
+            found.start()
+            await found.loaded()
+            assert len(list(found)) == 2
+            found.stop()
 
     asyncio.run(story())

@@ -123,3 +123,24 @@ def test_a_deleted_topic_and_a_resigned_coordinator_end_it(tmp_path: Path) -> No
         assert (writer.waiting(), dropped.done()) == (0, False)
 
     run(tmp_path, story)
+
+
+def test_a_coordinator_that_fails_at_its_answer_does_not_stop_the_markers_of_others(tmp_path: Path) -> None:
+    """T2 N4: nobody else would send them, and their transactions would stay open."""
+
+    async def story(found: Cluster, writer: MarkerWriter, peers: FakePeers) -> None:
+        def broken(_: ErrorCode) -> None:
+            raise ValueError("planted")
+
+        peers.answers = [PeerUnavailable("away", sent=False) for _ in range(1000)]
+        writer.write(("t", 0), MARKER, OWNER, broken)
+        told = write(writer, 1)
+        await asyncio.sleep(0.1)
+        await found[1].broker.delete_topic("t")
+        assert await asyncio.wait_for(told, WAIT_S) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic = await found[1].broker.topics.create("t", 1, {}, [[2]])
+        await found.shown(topic.id)
+        peers.answers = []
+        assert await asyncio.wait_for(write(writer, 0), WAIT_S) is ErrorCode.NONE
+
+    run(tmp_path, story)

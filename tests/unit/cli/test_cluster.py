@@ -14,7 +14,7 @@ from braidmq.client import Consumer, Producer
 from braidmq.client.admin import Admin
 from braidmq.client.cluster import Cluster
 from braidmq.client.live import clients, describe, read_assignment
-from braidmq.testing import broker
+from braidmq.testing import broker, cluster
 from unit.cli.conftest import Braid
 
 
@@ -172,6 +172,19 @@ def test_metadata_moves_from_a_directory_to_another(braid: Braid, tmp_path: Path
         "cluster", "import", "--from-file", str(file), "--to-store", f"file:{target}", "--yes", code=1
     )
     assert "not empty" in again[1]
+
+
+def test_metadata_of_several_brokers_is_found_in_their_directory(braid: Braid, tmp_path: Path) -> None:
+    """N4: --from-store file:DIR with the DIR of braid serve --brokers; the doctor names it."""
+    file = tmp_path / "cluster.export"
+    with cluster(2, data=tmp_path) as running:
+        create(running.bootstrap, "orders", 4)
+        data = running.data
+    exported = braid.json("cluster", "export", "--from-store", f"file:{data}", "--to-file", str(file))
+    assert exported["keys"] > 5
+    for home in (data / "1", data / "2"):
+        assert f"--store file:{data} compares" in braid("doctor", str(home))[0]
+    assert "node 2 of cluster" in braid("doctor", str(data / "2"), "--store", f"file:{data}")[0]
 
 
 def test_an_export_is_not_overwritten_and_a_bad_one_not_imported(braid: Braid, tmp_path: Path) -> None:

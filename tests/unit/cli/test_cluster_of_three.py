@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from braidmq.cli import main
 from braidmq.cli.doctor_cluster import clocks_apart
 from braidmq.client.live import BrokerView
 from braidmq.cluster.node_file import read_node_file, write_node_file
+from braidmq.platform.clock import SystemClock
 from braidmq.platform.disk import RealDisk
+from braidmq.platform.host import Host
 from braidmq.wire.messages.live import DescribeBrokerResponse
 
 Run = Callable[..., Awaitable[Any]]
@@ -78,6 +81,9 @@ def test_three_brokers_and_then_two(tmp_path: Path, braid: Run) -> None:
         brokers = {row["broker"]: row for row in await braid("cluster", "brokers", "-b", found.bootstrap)}
         assert (brokers[first]["state"], brokers[first]["address"]) == ("down", None)
         assert brokers[first]["leaders"] >= 2
+        described = await braid("topic", "describe", "orders", "-b", found.bootstrap)
+        assert Counter(one["leader"] for one in described["partitions"])[-1] == 2
+        assert [row["topic"] for row in await braid("topic", "list", "-b", found.bootstrap)] == ["orders"]
 
     story(tmp_path, tell)
 
@@ -138,6 +144,27 @@ def test_the_doctor_wants_a_store_only_where_there_is_one_elsewhere(tmp_path: Pa
         assert "belongs to a cluster" in said
         said = await braid("doctor", str(tmp_path / "1"), "--store", "nonsense", code=2)
         assert "is no metadata store" in said
+
+    story(tmp_path, tell, count=1)
+
+
+class FastClock(SystemClock):
+    """A machine whose wall clock is a minute ahead."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 60_000
+
+
+def test_the_status_warns_of_clocks_that_differ(tmp_path: Path, braid: Run) -> None:
+    """N4 O7: and of none that agree."""
+
+    async def tell(found: Cluster) -> None:
+        assert (await braid("cluster", "status", "-b", found.bootstrap))["warnings"] == []
+        await found.start(2, host=Host(clock=FastClock()))
+        await found.complete(2)
+        (warning,) = (await braid("cluster", "status", "-b", found.bootstrap))["warnings"]
+        assert "the clock of broker 2 is" in warning
+        assert "ahead of that of broker 1; run NTP on both" in warning
 
     story(tmp_path, tell, count=1)
 

@@ -154,6 +154,15 @@ def test_a_port_in_use_is_a_mistake(braid_broker: BrokerProcess, tmp_path: Path)
     assert "Traceback" not in said
 
 
+def test_a_forwarding_port_in_use_is_a_mistake(braid_broker: BrokerProcess, tmp_path: Path) -> None:
+    """O1 N5: named as the option's, not as the address of --listen."""
+    taken = braid_broker.bootstrap
+    process = _serve("--data", str(tmp_path), "--listen", "127.0.0.1:0", "-o", f"forward.listen={taken}")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said.splitlines()[-1].startswith(f"braid serve: forward.listen: {taken}: Address already in use")
+
+
 def test_a_data_directory_another_broker_holds_is_a_mistake(tmp_path: Path) -> None:
     """O1: two brokers on one directory would destroy it."""
     with broker(data=tmp_path) as first:

@@ -25,7 +25,7 @@ from braidmq.cluster.image import Image
 from braidmq.cluster.image_feed import ImageFeed
 from braidmq.cluster.kv_store import KvStore
 from braidmq.cluster.membership import Identity, LeaseTimes, Membership
-from braidmq.cluster.metadata_store import Conflict, Item, ModRevision, Put, Snapshot, Unavailable, Unknown
+from braidmq.cluster.metadata_store import Conflict, Item, Put, Snapshot, Unavailable, Unknown
 from braidmq.cluster.records import NO_EPOCH, DeletedTopic, Listener, PartitionMeta, TopicMeta, encode
 from braidmq.cluster.settlement import Writer
 from braidmq.platform.clock import SystemClock
@@ -328,6 +328,7 @@ def test_a_growth_that_was_swept_fails_and_the_topic_stays_as_it_was() -> None:
         slow = await cluster.start(2)
         await slow.changes.create_topic("orders", ID, slow.changes.place(2), {"a": "1"})
         topic = slow.image.topics[ID]
+        seen = slow.changes._see([records.topic_key(ID)])
         for index in range(2, 202):
             await cluster.put(records.partition_key(ID, index), PARTITION)
         await until(lambda: len(list(slow.image.leftovers())) == 200)
@@ -337,8 +338,8 @@ def test_a_growth_that_was_swept_fails_and_the_topic_stays_as_it_was() -> None:
         with pytest.raises(Conflict):
             await slow.changes._commit_values(
                 {records.topic_key(ID): encode(replace(topic.meta.record, partitions=202), "slow/1")},
-                # What it saw before it stood still.
-                demands=[ModRevision(PREFIX + records.topic_key(ID), topic.meta.mod_revision)],
+                (),
+                seen,  # before it stood still
             )
         assert len(await cluster.keys(records.PARTITIONS)) == 2
         assert slow.image.topics[ID].meta.record == TopicMeta(name="orders", partitions=2, options={"a": "1"})

@@ -127,7 +127,7 @@ def test_the_first_broker_founds_the_cluster_and_the_second_joins_it() -> None:
     ("identity", "complaint"),
     [
         (replace(SECOND, cluster_id="elsewhere"), "belongs to cluster elsewhere.*new data directory"),
-        (replace(FIRST, uuid="other-disk", run="x"), "another data directory.*--replace"),
+        (replace(FIRST, uuid="other-disk", run="x"), "another data directory.*-o replace=true"),
     ],
     ids=["foreign cluster", "foreign directory"],
 )

@@ -50,3 +50,9 @@ def test_an_empty_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(AddressError, match="is empty"):
         open_store("braid://host:1", tmp_path / "token")
+
+
+def test_a_file_of_etcd_that_is_missing_is_named(tmp_path: Path) -> None:
+    """N4: certificates and passwords are looked for before anything is started."""
+    with pytest.raises(AddressError, match=r"etcd: cannot read .*ca\.pem: No such file"):
+        open_store(f"etcd://127.0.0.1:2379?ca={tmp_path / 'ca.pem'}")

@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cluster import Cluster, cluster
 
+from braidmq.broker.group_coordinator import Committer
 from braidmq.broker.share_records import SharePartitionKey
-from braidmq.wire.errors import ErrorCode
+from braidmq.group.offsets import Committed
+from braidmq.wire.errors import ApiError, ErrorCode
 from braidmq.wire.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from braidmq.wire.messages.share_fetch import (
     AcknowledgementBatch,
@@ -360,10 +363,59 @@ def test_clients_may_not_ask_for_delivery_state(tmp_path: Path) -> None:
         )
         code = refused.results[0].partitions[0].error_code
         assert code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        empty = await one.ask(
+        summary = await one.ask(
             ReadShareGroupStateSummaryRequest(group_id=one.group), ReadShareGroupStateSummaryResponse
         )
-        assert list(empty.results) == []
+        # Not an empty answer: that would mean that nothing is kept.
+        assert summary.results[0].partitions[0].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert len(states(shared)) == 1
+
+    run_story(tmp_path, story)
+
+
+def test_a_share_group_is_deleted_when_everybody_who_keeps_some_of_it_is_there(tmp_path: Path) -> None:
+    """N4 C1: else it stays, to be deleted later; a group of another kind does not wait for them."""
+
+    async def story(shared: Shared) -> None:
+        admin = await shared.group_coordinator()
+        node_id = admin.broker.node_id
+        plain = next(name for name in map(str, range(99)) if admin.broker.groups.leader_of(name) == node_id)
+        coordinator = await admin.broker.groups.reach(plain)
+        await coordinator.commit(plain, Committer("", None, -1, 9), [(("jobs", 0), Committed(1, -1, "", 0))])
+        await joined(admin)
+        for index in range(PARTITIONS):
+            await fetch(shared.on(shared.leader(index)), 0, index, group_id=admin.group)
+        await joined(admin, -1)
+        away = 1 + node_id % 3
+        await shared.brokers.stop(away)
+        await shared.brokers.complete(2)
+        deleting = DeleteGroupsRequest(groups_names=[plain, admin.group])
+        answer = await admin.ask(deleting, DeleteGroupsResponse)
+        codes = [one.error_code for one in answer.results]
+        assert codes == [0, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        await shared.brokers.start(away)
+        await shared.brokers.complete(3)
+        await shared.brokers[away].broker.share_state.loaded()
+        answer = await admin.ask(DeleteGroupsRequest(groups_names=[admin.group]), DeleteGroupsResponse)
+        assert [one.error_code for one in answer.results] == [0]
+        assert states(shared) == []
+
+    run_story(tmp_path, story)
+
+
+def test_what_is_kept_for_a_group_is_not_nothing_while_it_is_being_loaded(tmp_path: Path) -> None:
+    """N4 C1: a group of which nothing is left is forgotten, so nobody may say that too early."""
+
+    async def story(shared: Shared) -> None:
+        index = shared.remote()
+        leader, keeper = (shared.brokers[at(index)].broker for at in (shared.leader, shared.coordinator))
+        await fetch(shared.on(leader.node_id), 0, index)
+        assert len(await leader.share_persister.of_group(shared.group)) == 1
+        for led in keeper.share_state._led.values():
+            led.loaded = False
+        for broker in (leader, keeper):
+            with pytest.raises(ApiError) as refused:
+                await broker.share_persister.of_group(shared.group)
+            assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     run_story(tmp_path, story)

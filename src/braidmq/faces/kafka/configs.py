@@ -242,11 +242,11 @@ def list_config_resources(
     wanted = set(request.resource_types) or set(Resource)
     if not wanted <= set(Resource):
         return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
-    node = [str(face.node_id)]
+    nodes = [str(node.node_id) for node in face.broker.view.live_nodes()]
     names: dict[Resource, Iterable[str]] = {
         Resource.TOPIC: (topic.name for topic in face.broker.topics),
-        Resource.BROKER: node,
-        Resource.BROKER_LOGGER: node,
+        Resource.BROKER: nodes,
+        Resource.BROKER_LOGGER: nodes,
         Resource.GROUP: face.broker.group_options,
     }
     return ListConfigResourcesResponse(

@@ -261,7 +261,7 @@ def _describe(face: KafkaFace, session: KafkaSession, now_ms: int) -> LiveClient
 def _address(connection: Connection) -> str:
     try:
         host, port = connection.remote()
-    except OSError:
+    except (OSError, ValueError):  # it is gone, or it came over something that has no ports
         return connection.peer
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -112,6 +112,7 @@ class NameServerFace:
         self.known = known
         self.directory = directory
         self.entries = entries
+        self.clients = LiveClients(clock)
         self.refusals = peer_proof.Refusals()
         self.clients = LiveClients(clock)
         self.verbs: dict[int, Verb] = {}

@@ -71,7 +71,7 @@ def _describe(face: KafkaFace, topic: str, index: int) -> QuorumPartition:
 
 
 def _state(face: KafkaFace, node_id: int) -> ReplicaState:
-    if node_id != face.node_id:
+    if node_id not in (face.node_id, face.broker.view.controller_id):
         return ReplicaState(replica_id=node_id, log_end_offset=UNKNOWN)
     now_ms = face.broker.clock.wall_ms()
     return ReplicaState(

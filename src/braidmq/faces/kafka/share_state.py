@@ -102,9 +102,14 @@ async def read_share_group_state_summary(
     """Where a group is on the partitions named; without any, on all of which the state is kept here."""
     asked = dict.fromkeys(key for key, _ in _partitions(request))
     local = face.broker.share_persister.local
-    found: Mapping[Key, StateSummary | ApiError | None] | None = _refused(face, context, asked)
+    # Nothing would mean that nothing is kept here.
+    whole = SharePartitionKey(request.group_id, bytes(16), -1)
+    found: Mapping[Key, StateSummary | ApiError | None] | None = _refused(face, context, asked or (whole,))
     if found is None:
-        found = await local.summarize(asked) if asked else await local.of_group(request.group_id)
+        try:
+            found = await local.summarize(asked) if asked else await local.of_group(request.group_id)
+        except ApiError as error:
+            found = dict.fromkeys(asked or (whole,), error)
     return wire.ReadShareGroupStateSummaryResponse(
         results=_topics(wire.StateSummaryTopic, {key: _summary(key, one) for key, one in found.items()})
     )
