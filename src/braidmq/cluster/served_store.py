@@ -94,6 +94,7 @@ class ServedStore:
     async def start(self) -> None:
         """Begins to connect; requests wait for that."""
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(), name="store-client")
+        self._task.add_done_callback(_say_why)
 
     async def close(self) -> None:
         self._closed = True
@@ -253,6 +254,11 @@ class ServedStore:
             # Its revisions and leases mean something else: nothing that is known here holds there.
             raise Unavailable("it is not the store it was before; restart this process to take the new one")
         self._identity = identity
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the connection to the metadata store is not kept any more", exc_info=error)
 
 
 class _Question:
