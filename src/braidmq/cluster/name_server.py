@@ -20,7 +20,8 @@ ASK_AGAIN_AFTER_S = 5.0
 EVERYTHING = 0
 NOTHING = -1
 BROKERS_MAX = 10_000
-PARTITIONS_MAX = 2_000_000
+ENTRIES_MAX = 2_000_000
+"""Topics and their partitions, known ones and those of the answer under way."""
 
 
 class TooMany(Exception):
@@ -81,10 +82,11 @@ class NameServer:
         self.revision = EVERYTHING
         """Up to which the routes are known."""
         self._heard_at: dict[int, float] = {}
-        self._partitions = 0
+        self._entries = 0
         self._asked: _Asked | None = None
         self._pages: list[Page] = []
         """Of the answer under way."""
+        self._entries_under_way = 0
 
     @property
     def controller_id(self) -> int:
@@ -119,12 +121,12 @@ class NameServer:
             return
         self._asked = _Asked(node_id, now)
         if page.is_first:
-            self._pages = []
+            self._pages, self._entries_under_way = [], 0
         self._pages.append(page)
-        held = sum(len(topic.partitions) for each in self._pages for topic in each.topics)
-        if held > PARTITIONS_MAX:
+        self._entries_under_way += len(page.removed) + sum(map(_entries, page.topics))
+        if self._entries + self._entries_under_way > ENTRIES_MAX:
             self._pages, self._asked = [], None
-            raise TooMany(f"more than {PARTITIONS_MAX} partitions")
+            raise TooMany(f"more than {ENTRIES_MAX} topics and partitions")
         if page.is_last:
             pages, self._pages, self._asked = self._pages, [], None
             if page.after in (EVERYTHING, self.revision):
@@ -132,19 +134,21 @@ class NameServer:
 
     def _apply(self, pages: Sequence[Page]) -> None:
         if pages[-1].after == EVERYTHING:
-            self.topics, self.by_id = {}, {}
+            self.topics, self.by_id, self._entries = {}, {}, 0
         for page in pages:
             for name in page.removed:
                 self._remove(name)
             for topic in page.topics:
                 self._remove(topic.name)
                 self.topics[topic.name] = self.by_id[topic.topic_id] = topic
+                self._entries += _entries(topic)
         self.revision = pages[-1].revision
 
     def _remove(self, name: str) -> None:
         gone = self.topics.pop(name, None)
         if gone is not None:
             self.by_id.pop(gone.topic_id, None)
+            self._entries -= _entries(gone)
 
     def forget(self, node_id: int) -> None:
         """A broker says goodbye, or was silent for too long."""
@@ -166,3 +170,7 @@ class NameServer:
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return self.brokers.get(topic.partitions[index].leader_id)
+
+
+def _entries(topic: TopicRoute) -> int:
+    return 1 + len(topic.partitions)

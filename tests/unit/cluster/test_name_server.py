@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from braidmq.cluster import records
+import pytest
+
+from braidmq.cluster import name_server, records
 from braidmq.cluster.image import Image
 from braidmq.cluster.metadata_store import Change, Event, Item, Snapshot
-from braidmq.cluster.name_server import Beat, NameServer, Page, PartitionRoute, TopicRoute
+from braidmq.cluster.name_server import Beat, NameServer, Page, PartitionRoute, TooMany, TopicRoute
 from braidmq.cluster.records import PartitionMeta, TopicMeta, encode
 from braidmq.cluster.route_changes import RouteChanges
 
@@ -103,3 +105,18 @@ def test_a_broker_sends_what_has_changed_since_and_else_everything() -> None:
     for too_little in (0, 4, 99):
         (found,) = changes.pages(too_little)
         assert (found.after, sorted(one.name for one in found.topics)) == (0, ["b", "c"])
+
+
+def test_what_brokers_send_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N1 W5: by topics and partitions, over all pages and changes; what is known stays."""
+    monkeypatch.setattr(name_server, "ENTRIES_MAX", 6)
+    known = NameServer()
+    known.heartbeat(beat(1, 10), 0.0)
+    known.take(1, page(0, 10, "a", "b"), 0.0)
+    known.heartbeat(beat(1, 11), 3.0)
+    known.take(1, page(10, 11, "c"), 3.0)
+    known.heartbeat(beat(1, 12), 6.0)
+    with pytest.raises(TooMany):
+        known.take(1, page(11, 12, "d"), 6.0)
+    assert sorted(known.topics) == ["a", "b", "c"]
+    assert known.heartbeat(beat(1, 12), 9.0) == 11
