@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.cluster import Cluster, cluster
 
+from braidmq.broker.broker import Broker
 from braidmq.cluster import records
 from braidmq.cluster.membership import JoinRefused
 from braidmq.cluster.metadata_store import (
@@ -260,9 +261,22 @@ def test_a_full_store_stops_changes_says_what_to_do_and_stops_no_records(tmp_pat
         await held.settled()
         assert held.high_watermark == 1
         store.is_full = False
-        await broker.topics.create("late", 1, {})
+        # For a moment the broker answers with what it knows of the store, and does not ask it.
+        async with asyncio.timeout(20):
+            while not await created(broker, "late"):
+                await asyncio.sleep(0.1)
 
     tell(tmp_path, story)
+
+
+async def created(broker: Broker, topic: str) -> bool:
+    try:
+        await broker.topics.create(topic, 1, {})
+    except ApiError as error:
+        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            raise
+        return False
+    return True
 
 
 class WrongClock(SystemClock):
