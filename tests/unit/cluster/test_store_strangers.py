@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braidmq.cluster.metadata_store import Put
-from unit.cluster.test_served_store import Served, told
+from unit.cluster.served import Served, told
 
 
 def test_strangers_do_not_keep_brokers_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
