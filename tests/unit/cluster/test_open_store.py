@@ -22,7 +22,8 @@ def test_each_form_of_address_opens_its_kind_of_store(tmp_path: Path) -> None:
     assert isinstance(open_store(f"braid://name.example.com:9090?token-file={token}"), ServedStore)
     assert isinstance(open_store("braid://name.example.com:9090", token), ServedStore)
     pytest.importorskip("aetcd")
-    etcd = open_store("etcd://a:2379,b:2379/prefix?ca=/etc/ca.pem")
+    (tmp_path / "ca.pem").write_text("read when it connects\n")
+    etcd = open_store(f"etcd://a:2379,b:2379/prefix?ca={tmp_path / 'ca.pem'}")
     assert type(etcd).__name__ == "EtcdStore"
 
 

@@ -242,7 +242,7 @@ def list_config_resources(
     wanted = set(request.resource_types) or set(Resource)
     if not wanted <= set(Resource):
         return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
-    nodes = [str(node.node_id) for node in face.broker.view.live_nodes()]
+    nodes = [str(one.node_id) for one in face.nodes()]
     names: dict[Resource, Iterable[str]] = {
         Resource.TOPIC: (topic.name for topic in face.broker.topics),
         Resource.BROKER: nodes,
