@@ -58,8 +58,12 @@ class GroupShards(Shards[GroupCoordinator]):
         return GroupCoordinator(partition, self._context)
 
     def of(self, key: str) -> GroupCoordinator:
-        """The coordinator of a group; ApiError where that is not this broker, or not yet."""
-        if not self.exists and not self._in_cluster():
+        """The coordinator of a group; ApiError where that is not this broker, or not yet.
+
+        A broker alone has loaded what there is before it accepts clients. A topic that it creates afterwards
+        has no groups until it is loaded for the first time.
+        """
+        if not self._in_cluster() and (not self.exists or self.index_of(key) not in self._once_loaded):
             return self._nothing
         return super().of(key)
 

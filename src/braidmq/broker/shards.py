@@ -169,6 +169,8 @@ class Shards(ShardMap, Generic[S]):
         self._make = make
         self._clock = clock
         self._led: dict[int, _Led[S]] = {}
+        self._once_loaded: set[int] = set()
+        """Partitions of which something was known here at some time."""
         self._turns = asyncio.Lock()
         self._making = asyncio.Lock()
         self._started = False
@@ -329,6 +331,7 @@ class Shards(ShardMap, Generic[S]):
             led.shard.resign()
             led.shard = self._make(led.partition)
         led.loaded, led.loading = True, None
+        self._once_loaded.add(index)
         led.tried.set()
         log.info("%s: loaded in %.3f s", led.partition, self._clock.monotonic() - began_s)
 

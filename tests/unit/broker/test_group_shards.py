@@ -53,6 +53,25 @@ def test_groups_are_read_again_from_their_partition(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_broker_alone_never_says_that_its_first_coordinator_is_being_loaded(tmp_path: Path) -> None:
+    """C6 N4: who asks while the topic of groups is made hears that there are none; later it is as it is."""
+
+    async def story() -> None:
+        async with embedded(tmp_path) as broker:
+            making = asyncio.ensure_future(broker.groups.reach("g"))
+            while not making.done():
+                assert broker.groups.of("g").groups.offsets("g").partitions() == []
+                await asyncio.sleep(0)
+            for index in list(broker.groups._led):
+                broker.groups._resign(index)
+            broker.groups._compare()
+            with pytest.raises(ApiError) as refused:
+                broker.groups.of("g")
+            assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    asyncio.run(story())
+
+
 def test_a_member_that_waits_for_others_hears_that_its_coordinator_has_resigned(tmp_path: Path) -> None:
     """C2 N4: it asks for the new one instead of waiting for the end of the rebalance."""
 
